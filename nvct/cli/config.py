@@ -9,7 +9,6 @@ from collections.abc import Collection
 import click
 
 from nvct import paths
-from nvct.cdi.make.store import make_folders
 from nvct.cli.context import say
 from nvct.cli.gostyle import GoGroup, GoStyle, is_incumbents
 from nvct.config import editing, load
@@ -18,6 +17,7 @@ from nvct.config.model import Config
 from nvct.config.toml_source import value_text
 from nvct.errors import UsageError
 from nvct.linux.files import write_atomic
+from nvct.linux.folders import make_folders, missing_folders
 
 OUTPUT = click.option("--output", "-o", default="", metavar="FILE",
                       help="Write it there.  [default: standard output]")  # fmt: skip
@@ -154,7 +154,7 @@ def _text(path: str) -> str | None:
 
 def _write(path: str, text: str) -> None:
     path = os.path.abspath(path)
-    make_folders(os.path.dirname(path))
+    make_folders(missing_folders(path))
     exists = os.path.exists(path)
     write_atomic(path, text.encode(), mode=None if exists else MODE, follow=True)
     if not is_incumbents(click.get_current_context()):  # the incumbent prints nothing

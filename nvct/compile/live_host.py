@@ -65,9 +65,8 @@ def discover(
     settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
     """Return the inventory of config.toml's host; DriverNotFoundError if it has no driver."""
-    return modes.discover(
-        mode, roots_of(settings), _named(settings, options or DiscoveryOptions())
-    )
+    roots = roots_of(settings)
+    return modes.discover(mode, roots, _named(settings, roots, options or DiscoveryOptions()))
 
 
 def loaded_view(settings: Config) -> Inventory | None:
@@ -76,12 +75,15 @@ def loaded_view(settings: Config) -> Inventory | None:
 
     if not settings.wants_view:
         return None
-    options = _named(settings, DiscoveryOptions())
-    return after_upgrade.loaded_view(of_host.farm_of(settings), roots_of(settings), options)
+    roots = roots_of(settings)
+    options = _named(settings, roots, DiscoveryOptions())
+    return after_upgrade.loaded_view(of_host.farm_of(settings), roots, options)
 
 
-def _named(settings: Config, options: DiscoveryOptions) -> DiscoveryOptions:
-    return replace(options, stat_node=stat_node(settings)) if settings.plain_nodes else options
+def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> DiscoveryOptions:
+    return (
+        replace(options, stat_node=nodes.named_nodes(roots)) if settings.plain_nodes else options
+    )
 
 
 def discover_or_view(
@@ -96,10 +98,11 @@ def discover_or_view(
 
     If options name the files' directories, which are `elsewhere`, no view is used.
     """
-    options = _named(settings, options)
+    roots = roots_of(settings)
+    options = _named(settings, roots, options)
 
     def find() -> Inventory:
-        return modes.discover(mode, roots_of(settings), options)
+        return modes.discover(mode, roots, options)
 
     if elsewhere or mode not in ("auto", "nvml"):
         return find()
@@ -108,7 +111,7 @@ def discover_or_view(
     from nvct.farm import after_upgrade, of_host  # not loaded on hosts without a view
 
     farm = of_host.farm_of(settings, may_build=may_build)
-    return after_upgrade.discover_or_view(farm, roots_of(settings), options, find)
+    return after_upgrade.discover_or_view(farm, roots, options, find)
 
 
 def own_mode(settings: Config) -> str:

@@ -8,15 +8,14 @@ warning is there even if a later step fails.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from nvct import paths
-from nvct.cdi.make import downgrade, generate, provenance, store
+from nvct.cdi.make import downgrade, generate, store
 from nvct.cdi.make.hooks import enabled_names
-from nvct.cdi.types import Spec
+from nvct.cdi.make.output import Output, write
 from nvct.cdi.versions import has_hooks
 from nvct.compile import live_host
 from nvct.config.model import LAYOUTS, Config
@@ -25,20 +24,16 @@ from nvct.host import capabilities as capability_sets
 from nvct.host import discovery_options
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.config_files import NIXOS_DATA
-from nvct.host.model import Capability, Inventory
+from nvct.host.model import Capability
 
 WITH_HOOKS = "off"
 """The value of --no-hooks for hooks, whatever a variable or the former specification says."""
-FORMAT_OF_ENDING = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Output):
     """The options of `nvidia-ctk cdi generate`, under their names there."""
 
-    output: str = "-"
-    form: str | None = None  # None means by the ending of `output`
-    cdi_version_max: str | None = None
     mode: str = "auto"
     capabilities: Sequence[str] = ()
     layout: str | None = None
@@ -50,22 +45,17 @@ class Request:
     vendor: str | None = None
     cls: str | None = None
     device_name_strategy: Sequence[str] = ()
-    device_id: Sequence[str] = ()
     no_all_device: bool = False
     node_numbers: bool = False
     hook: str | None = None
     disable_hook: Sequence[str] = ()
     enable_hook: Sequence[str] = ()
-    no_hooks: str | None = None
     allow_builds: bool = False
     ldconfig_path: str | None = None
     csv_files: Sequence[str] = ()
     csv_ignore: Sequence[str] = ()
     csv_compat: str | None = None
     feature_flag: Sequence[str] = ()
-    # "make" or "plan": the document for stdout is a JSON object of the files by path, and none is
-    # written; with "plan", no view is made either
-    staged: str | None = None
     xdg_data_dirs: str = ""
 
     @property
@@ -120,16 +110,25 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     inventory = capability_sets.restrict(whole, needs)
     for warning in inventory.warnings:
         say(f"warning: {warning}")
-    _check_libcuda(inventory, needs)
+    capability_sets.check_libcuda(inventory, needs)
     if request.no_hooks:
-        inventory = _where_loaders_search(inventory, request.no_hooks)
+        from nvct.farm import in_folders
+
+        inventory = in_folders.without_links(inventory, request.no_hooks)
     if may_be_farm:
-        view = _view(request, settings, whole, inventory, needs, say=say)
+        from nvct.farm import of_host  # not loaded for the classic layout
+
+        view = of_host.view_of_spec(
+            settings, whole, inventory, needs,
+            hooks=enabled_names(request.disable_hook, request.enable_hook),
+            must_be_farm=request.must_be_farm,
+            is_of_this_host=request.is_of_this_host, may_build=request.may_build, say=say,
+        )  # fmt: skip
         options = replace(options, view=view)
     spec = generate.generate(inventory, options)
-    is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
-    if warning := _check_hook(spec, options.hook_path, is_named=is_named):
-        say(f"warning: {warning}")
+    if has_hooks(spec):
+        is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
+        _check_hook(options.hook_path, say, is_named=is_named)
     specs = generate.split(spec) if discovery_options.COHERENT in discovery.flags else {"": spec}
     # Others than root's programs may write to a CDI folder: no link is followed there.
     return write(specs, inventory, request, say, follow=not is_for_engines)
@@ -166,17 +165,6 @@ def _check_no_hooks(request: Request) -> None:
     if request.enable_hook:
         names = ", ".join(request.enable_hook)
         raise UsageError(f"--enable-hook={names} contradicts --no-hooks={request.no_hooks}")
-
-
-def _where_loaders_search(inventory: Inventory, no_hooks: str) -> Inventory:
-    from nvct.farm import in_folders
-
-    if inventory.mode not in ("nvml", "management"):
-        raise UsageError(
-            f"--no-hooks knows no folders for the files of mode {inventory.mode}",
-            hint="--disable-hook=all leaves out hooks, and so links and ld.so.cache",
-        )
-    return in_folders.without_links(inventory, no_hooks)
 
 
 def _discovery_options(
@@ -244,105 +232,16 @@ def _hook_path(word: str | None, settings: Config) -> tuple[str, str]:
     return usual, f"{word} is not on PATH: the spec names {usual}"
 
 
-def _check_libcuda(inventory: Inventory, needs: frozenset[Capability]) -> None:
-    """Refuse a driver without libcuda if containers are to have the capability compute.
-
-    nvidia-ctk 1.17 fails as well: it searches the driver's libraries beside libcuda.
-    """
-    if inventory.mode != "nvml" or not inventory.gpus or "compute" not in needs:
-        return
-    names = (os.path.basename(file.container_path) for file in inventory.files)
-    if not any(name.startswith("libcuda.so.") for name in names):
-        raise HostError(
-            f"the driver {inventory.driver_version} has no libcuda.so: no GPU can compute with it",
-            hint="install it (libcuda1, nvidia-driver-cuda-libs), or name other --capabilities",
-        )
-
-
-def _view(
-    request: Request,
-    settings: Config,
-    whole: Inventory,
-    given: Inventory,
-    needs: frozenset[Capability],
-    *,
-    say: Callable[[str], None],
-) -> generate.MountedView | None:
-    from nvct.farm import folder, of_host  # not loaded for the classic layout
-
-    view, why = of_host.view_of_spec(
-        settings, whole, given, needs,
-        hooks=enabled_names(request.disable_hook, request.enable_hook),
-        must_be_farm=request.must_be_farm,
-        is_of_this_host=request.is_of_this_host, may_build=request.may_build,
-    )  # fmt: skip
-    if view is None and request.must_be_farm:
-        raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
-    if why == folder.NOT_YET:
-        say(f"{why}: once it is in {settings.farm_dir}, the specification has it")
-    return view
-
-
-def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:
-    if not has_hooks(spec):
-        return ""
+def _check_hook(path: str, say: Callable[[str], None], *, is_named: bool) -> None:
     if os.access(path, os.X_OK):
         if not is_named and live_host.is_in_checkout(path):
             advice = "install a package, or name another by --nvidia-cdi-hook-path"
-            return f"{path} is in a checkout, which the spec then needs: {advice}"
-        return ""
-    if is_named:
-        return f"{path} is no program here: containers fail where it does not exist"
-    raise HostError(
-        f"the hook {path} is not installed",
-        hint="run nvct launchers install --bin-dir=/usr/local/bin, or name another by"
-        " --nvidia-cdi-hook-path",
-    )
-
-
-def write(
-    specs: dict[str, Spec],  # by the suffix of the file name before its extension
-    inventory: Inventory,
-    request: Request,
-    say: Callable[[str], None],
-    *,
-    follow: bool = False,
-) -> list[str]:
-    """Write specs, by the suffix of the file's name, to one folder; return what is for stdout.
-
-    Raises HostError if a file cannot be written, and CdiSpecError if the version is too low for a
-    spec.
-    """
-    output, form, limit = request.output, request.form, request.cdi_version_max
-    only = "" if "all" in request.device_id else ",".join(request.device_id)
-    finished = {}
-    for suffix, full in specs.items():
-        spec, dropped = downgrade.lower(full, limit) if limit else (full, [])
-        for sentence in dropped:
-            say(f"warning: CDI {limit}: {sentence}")
-        say(f"Generated CDI spec with version {spec['cdiVersion']}")  # the incumbent's text
-        finished[suffix] = provenance.attach(spec, inventory, only, request.no_hooks or "")
-    if output in store.STDOUT:
-        return [
-            store.dumps(spec, form or "yaml", comment).decode()
-            for spec, comment in finished.values()
-        ]
-    stem, ending = os.path.splitext(output)
-    if ending == ".yml":
-        say(f"warning: {output}: engines read .yaml and .json only")
-    if form and form != FORMAT_OF_ENDING.get(ending, form):
-        say(f"warning: {output} gets {form}, as --format says")
-    paths = {suffix: f"{stem}.{suffix}{ending}" if suffix else output for suffix in finished}
-    if request.staged:
-        usual = form or FORMAT_OF_ENDING.get(ending, "yaml")
-        return [
-            json.dumps({
-                paths[suffix]: store.dumps(spec, usual, comment, source=output).decode()
-                for suffix, (spec, comment) in finished.items()
-            })
-        ]  # fmt: skip
-    for suffix, (spec, comment) in finished.items():
-        path = store.save(spec, paths[suffix], form, comment, follow=follow)
-        plural = "" if len(spec["devices"]) == 1 else "s"
-        say(f"wrote {len(spec['devices'])} device{plural} to {path}")
-    return []
+            say(f"warning: {path} is in a checkout, which the spec then needs: {advice}")
+    elif is_named:
+        say(f"warning: {path} is no program here: containers fail where it does not exist")
+    else:
+        raise HostError(
+            f"the hook {path} is not installed",
+            hint="run nvct launchers install --bin-dir=/usr/local/bin, or name another by"
+            " --nvidia-cdi-hook-path",
+        )

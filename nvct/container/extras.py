@@ -28,7 +28,7 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
 
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
-    """Return the remaining ids, of GPUs, and the extras' edits; NvctError if one is missing."""
+    """Return the ids that are GPUs, and the edits of the others; NvctError if one is missing."""
     extras = request.extras
     edits: list[model.Edits] = []
     variables: list[str] = []

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from nvct.engine import writing
 from nvct.engine.journal import Entry, Journal, Page, Record
 from nvct.engine.model import Files
 from nvct.engine.path_changes import PathChanges
@@ -26,6 +25,7 @@ from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
 from nvct.linux import files
+from nvct.linux.folders import missing_folders
 from nvct.linux.kernel import KERNEL, Kernel
 from nvct.mig import holders
 
@@ -209,8 +209,7 @@ class Transaction:
     def _make_folders(self, entry: Entry) -> None:
         """Make the folders of a path that are gone, as those in /run are after a boot."""
         if entry.before != ABSENT:
-            missing = writing.missing_folders(entry.path)
-            writing.make_folders(missing, self.paths.kernel, self.paths.refused)
+            self.paths.make_folders(missing_folders(entry.path))
 
     def _why_left(self, entry: Entry, current: PathState, record: Record) -> str:
         """Return why a path cannot be put back now; "" if it can."""

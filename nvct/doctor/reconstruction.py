@@ -78,7 +78,7 @@ def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
 def _asked(
     evidence: Evidence, record: Mapping[str, str], settings: Config
 ) -> list[dict[str, str]]:
-    """Return each thing that was asked, and who asked, "" if that is not known."""
+    """Return what was asked for, and by whom; "" if that is not known."""
     creation, found = evidence.creation, []
     source = ""
     if "asked" in record:

@@ -16,13 +16,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nvct.engine import command, containerd, crio, modules, reload, running, writing
+from nvct.engine import command, containerd, crio, modules, reload, running
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
 from nvct.engine.running import TIMEOUT_S
 from nvct.errors import EngineError
 from nvct.linux import constants
+from nvct.linux.folders import missing_folders
 from nvct.linux.kernel import KERNEL, Kernel
 
 
@@ -242,7 +243,7 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
     kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")
     changed = {os.path.realpath(path): data for path, data in files.items()}
-    present = ((writing.missing_folders(path) or [path])[0] for path in changed)
+    present = ((missing_folders(path) or [path])[0] for path in changed)
     folders = sorted({os.path.dirname(path) for path in present})
     for number, folder in enumerate(folders):
         # An overlay over a part of an overlay adds a layer, and the kernel has only two.

@@ -176,7 +176,11 @@ def check_name(name: str | None, option: str) -> None:
 
 
 def hook_file(program: str) -> bytes:
-    """Return a hook file that runs a program before every container's start."""
+    """Return a hook file that runs a program before every container's start.
+
+    Raises UsageError if the program's path is not absolute.
+    """
+    check_absolute("the hook's path", program)
     folder = posixpath.dirname(program)
     dirs = DEFAULT_PATH_DIRS if folder in DEFAULT_PATH_DIRS else (*DEFAULT_PATH_DIRS, folder)
     content = {

@@ -18,6 +18,7 @@ from nvct.engine.model import Files
 from nvct.engine.writing import ABSENT, PathState, state_of
 from nvct.errors import EngineError, HostError, UnsafePathError
 from nvct.kernel.shared_folder import ABANDONED_S
+from nvct.linux.folders import make_folders, missing_folders, remove_folders
 
 
 class PathChanges:
@@ -69,7 +70,7 @@ class PathChanges:
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
         self._sweep(entry)
-        writing.make_folders(self._at(entry.folders), self.kernel, self.refused)
+        self.make_folders(self._at(entry.folders))
         self._put(entry, entry.after)
 
     def put_back(self, entry: Entry) -> None:
@@ -86,11 +87,18 @@ class PathChanges:
         if after == ABSENT:
             return []
         root = self.files.root.rstrip("/")
-        return [path[len(root) :] for path in writing.missing_folders(self.files.at(entry_path))]
+        return [path[len(root) :] for path in missing_folders(self.files.at(entry_path))]
+
+    def make_folders(self, missing: Sequence[str]) -> None:
+        """Make folders, the outermost first; HostError if that fails."""
+        try:
+            make_folders(missing, self.kernel)
+        except OSError as error:
+            raise self.refused(error, error.filename) from error
 
     def remove_folders(self, entry: Entry) -> None:
         """Remove the folders that were made for an entry and are empty now."""
-        writing.remove_folders(self._at(entry.folders), self.kernel)
+        remove_folders(self._at(entry.folders), self.kernel)
 
     def _sweep(self, entry: Entry) -> None:
         """Remove what a killed run left beside a path."""
@@ -108,8 +116,8 @@ class PathChanges:
         except OSError as error:
             raise self.refused(error, path) from error
 
-    def _at(self, folders: Sequence[str]) -> list[str]:
-        return [self.files.at(folder) for folder in folders]
+    def _at(self, paths: Sequence[str]) -> list[str]:
+        return [self.files.at(path) for path in paths]
 
 
 def _changed(entry: Entry) -> EngineError:

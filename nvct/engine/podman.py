@@ -114,7 +114,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
 
 
 def _edits(options: EngineOptions, current: Merged) -> list[KeyEdit]:
-    """Return the keys that the target must have: none that is in force already."""
+    """Return the keys to write into the target: those that are not in force yet."""
     edits: list[KeyEdit] = []
     for handler in options.handlers:
         if not handler.path.startswith("/"):

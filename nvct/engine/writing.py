@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,14 +19,14 @@ from functools import partial
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError, OSErrorsAs
 from nvct.linux import files
-from nvct.linux.kernel import KERNEL, Kernel
+from nvct.linux.folders import make_folders, missing_folders
+from nvct.linux.kernel import Kernel
 
 DROP_IN = "99-nvidia."
 LINK_LIMIT = 40  # as the kernel's
 NOT_HERE = (errno.EXDEV, errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 """Errors of a move from another mount, and of a file system without unnamed files."""
 NEW_MODE = 0o644
-FOLDER_MODE = 0o755  # as nvidia-ctk creates them
 HINTS = {
     errno.ENOENT: "its folder, or what a link there leads to, is missing",
     errno.EROFS: "it is on a read-only file system: nvct runtime configure --config names another",
@@ -332,45 +332,7 @@ def refused(error: OSError, path: str) -> EngineError:
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
     """Write a file and the folders above it, as `files.write_atomic`. Raises EngineError."""
     try:
-        make_folders(missing_folders(path), KERNEL)
+        make_folders(missing_folders(path))
         files.write_atomic(path, data, mode=mode, follow=follow)
     except OSError as error:
-        raise refused(error, path) from error
-
-
-# Folders
-
-
-def missing_folders(path: str) -> list[str]:
-    """Return the missing folders above a path, the outermost first."""
-    missing: list[str] = []
-    folder = os.path.dirname(path)
-    while folder and not os.path.lexists(folder):
-        missing.insert(0, folder)
-        folder = os.path.dirname(folder)
-    return missing
-
-
-def make_folders(
-    folders: Sequence[str], kernel: Kernel, refused: Callable[[OSError, str], HostError] = refused
-) -> None:
-    """Create folders, the outermost first, whatever the umask; HostError if that fails."""
-    for folder in folders:
-        try:
-            kernel.mkdir(folder, FOLDER_MODE)
-            kernel.chmod(folder, FOLDER_MODE)  # the engine has to read there
-            with opened(os.path.dirname(folder), kernel) as fd:
-                kernel.fsync(fd)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            raise refused(error, folder) from error
-
-
-def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
-    """Remove the folders that are empty, the innermost first."""
-    for folder in reversed(folders):
-        try:
-            kernel.rmdir(folder)
-        except OSError:
-            return  # it is not empty, or was removed
+        raise refused(error, error.filename or path) from error

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 
+from nvct.errors import UsageError
 from nvct.farm.model import links, view_files
 from nvct.host.discover import TRIPLETS as COMPAT_TRIPLETS
 from nvct.host.driver.libraries import TRIPLETS
@@ -23,8 +24,14 @@ CHOICES = {"debian": ("debian",), "redhat": ("redhat",), "both": ("debian", "red
 def without_links(inventory: Inventory, choice: str) -> Inventory:
     """Return an inventory whose libraries need neither links nor a cache.
 
-    Files that programs look up by a path of their own keep it.
+    Files that programs look up by a path of their own keep it. UsageError in a mode whose files
+    have no such folders.
     """
+    if inventory.mode not in ("nvml", "management"):
+        raise UsageError(
+            f"--no-hooks knows no folders for the files of mode {inventory.mode}",
+            hint="--disable-hook=all leaves out hooks, and so links and ld.so.cache",
+        )
     files = [file for file in inventory.files if file.kind != "library"]
     for path, library in _names(inventory.files):
         files += [

@@ -8,7 +8,7 @@ exists (`nvct.container.cdi_hook.show_view`).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
 
 from nvct import paths
@@ -23,7 +23,7 @@ from nvct.container.rootfs import view_links
 from nvct.errors import HostError
 from nvct.farm import build, collect, table
 from nvct.farm.collect import Needs
-from nvct.farm.folder import Farm
+from nvct.farm.folder import NOT_YET, Farm
 from nvct.farm.model import COMPAT32, LEAN, METHODS
 from nvct.host import procfs
 from nvct.host.model import Capability, Inventory
@@ -104,29 +104,39 @@ def view_of_spec(
     hooks: Collection[str],
     must_be_farm: bool,
     is_of_this_host: bool,
-    may_build: bool = True,
-) -> tuple[MountedView | None, str]:
-    """Return the view to mount, or None and the reason; `inventory` has all capabilities.
+    may_build: bool,
+    say: Callable[[str], None],  # takes a line for the user
+) -> MountedView | None:
+    """Return the view to mount, None for the classic layout; `inventory` has all capabilities.
 
-    Raises HostError if this host has views, but none of this driver could be made now.
+    Raises HostError if there must be a view and there is none, or if this host has views, but none
+    of this driver could be made now.
     """
-    off = set(NEEDED).difference(hooks)
-    if inventory.mode != "nvml":
-        return None, f"mode {inventory.mode} has no driver to make a view of"
-    if off:
-        return None, f"the hook {min(off)} is disabled"
     if not is_of_this_host and not must_be_farm:
-        return None, "the driver is not the one of config.toml"
+        return None
     try:
+        _check_view(inventory.mode, hooks)
         allowed = METHODS if must_be_farm else LEAN
         farm = farm_of(settings, may_build=may_build)
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        is_unwritable = isinstance(error.__cause__, OSError)
-        if may_build and not must_be_farm and is_unwritable and _has_view():
+        if must_be_farm:
+            hint = "--layout classic has a mount per file"
+            raise HostError(f"layout farm: {error.message}", hint=hint) from error
+        if may_build and isinstance(error.__cause__, OSError) and _has_view():
             raise
-        return None, error.message
-    return _mounted(table.of_view(manifest, given), given, capabilities), ""
+        if error.message == NOT_YET:
+            say(f"{NOT_YET}: once it is in {settings.farm_dir}, the specification has it")
+        return None
+    shown = table.of_view(manifest, given)
+    return _mounted(shown, given, capabilities)
+
+
+def _check_view(mode: str, hooks: Collection[str]) -> None:
+    if mode != "nvml":
+        raise HostError(f"mode {mode} has no driver to make a view of")
+    if off := set(NEEDED).difference(hooks):
+        raise HostError(f"the hook {min(off)} is disabled")
 
 
 def _has_view() -> bool:
@@ -145,8 +155,6 @@ def _mounted(
 ) -> MountedView:
     """Return what a specification mounts of a view, and what its hook makes visible."""
     mount_point = view_links.OF_SPEC
-    # The folder of links for images without one for libraries.
-    folder = next(iter(libcuda_directories(inventory.files)), "")
     entries = FarmEntries(table, sorted(capabilities))
     keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)
     libraries = [path for key in keys for _, path in entries.of(key)]
@@ -158,6 +166,9 @@ def _mounted(
             links.append(path)
     files += [[path, mount[0]] for mount, path in entries.singles() if path]
     outside = {mount[0] for mount, path in entries.singles() if not path}
+    env = [entry for entry in entries.env(mount_point) if entry != VOID_ENV]
+    # The folder of links for images without one for libraries.
+    folder = next(iter(libcuda_directories(inventory.files)), "")
     return MountedView(
         source=table["view"],
         shown={
@@ -168,5 +179,5 @@ def _mounted(
             "folder": folder,
         },
         files=[file for file in inventory.files if file.container_path in outside],
-        env=[entry for entry in entries.env(mount_point) if entry != VOID_ENV],
+        env=env,
     )

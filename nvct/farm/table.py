@@ -73,18 +73,17 @@ def without_view(why: str, version: str = "") -> model.Farm:
 def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> model.Farm:
     """Return the table of a view."""
     files = [file for file in map(_mover(manifest), inventory.files) if file is not None]
+    view = _View(manifest)
     native = [file for file in files if file.capability != COMPAT32]
     by_capability = capabilities.files_by_capability(native)
     by_capability_32 = {
         name: [file for file in share if file.capability == COMPAT32]
         for name, share in capabilities.files_by_capability(files, (COMPAT32,)).items()
     }
-    view = _View(manifest)
     return {
         "view": manifest.path,
         "why": "",
         "version": manifest.version,
-        "facts": _fingerprints(manifest),
         "cache": _table(by_capability, view.cache),
         "cache32": _table(by_capability_32, view.cache),
         "links": _table(by_capability, view.links),
@@ -93,6 +92,7 @@ def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -
         "env": {"": [VOID_ENV], "compute": [f"NVIDIA_CTK_LIBCUDA_DIR={VIEW}lib64"]},
         "params": params,
         "staged": manifest.method == "binds",
+        "facts": _fingerprints(manifest),
     }
 
 

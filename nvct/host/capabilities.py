@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from nvct.errors import UsageError
+from nvct.errors import HostError, UsageError
 from nvct.host.driver import names as driver_names
 from nvct.host.model import (
     Capability,
@@ -75,6 +75,21 @@ def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory
     )
     left_out = {entry.path: entry for entry in inventory.left_out} | removed
     return replace(restricted, left_out=tuple(entry for _, entry in sorted(left_out.items())))
+
+
+def check_libcuda(inventory: Inventory, requested: frozenset[Capability]) -> None:
+    """Refuse a driver without libcuda if containers are to have the capability compute.
+
+    nvidia-ctk 1.17 fails as well: it searches the driver's libraries beside libcuda.
+    """
+    if inventory.mode != "nvml" or not inventory.gpus or "compute" not in requested:
+        return
+    names = (os.path.basename(file.container_path) for file in inventory.files)
+    if not any(name.startswith("libcuda.so.") for name in names):
+        raise HostError(
+            f"the driver {inventory.driver_version} has no libcuda.so: no GPU can compute with it",
+            hint="install it (libcuda1, nvidia-driver-cuda-libs), or name other --capabilities",
+        )
 
 
 def files_by_capability(

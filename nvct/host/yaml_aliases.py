@@ -24,7 +24,7 @@ class LimitedAliases:
 
 
 class Loader(LimitedAliases, yaml.SafeLoader):
-    """PyYAML's own, with that limit, that refuses a key which a map has twice."""
+    """PyYAML's loader with that limit; refuses a key that stands in a map twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, FBT001, FBT002 - PyYAML's
         """Refuse duplicate keys by YAMLError."""

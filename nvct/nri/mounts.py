@@ -163,9 +163,9 @@ class Node:
         return path
 
     def gives(self, path: str) -> bool:
-        """Report whether a path of the host is, holds or is in a place by which devices are given.
+        """Report whether devices can be given by a path of the host, one below or one above it.
 
-        Of the kubelet's pods/, what belongs to one volume, or is a file of a pod, is none.
+        In the kubelet's pods/ they cannot by a single volume or a file of a pod.
         """
         path = self._named(path)
         if path.startswith(self._pods):

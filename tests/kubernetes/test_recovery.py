@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
-from nvct.agent.device_plugin.served import Counts
 from nvct.agent.device_plugin.settings import FOLDER, Settings
 from nvct.agent.kubelet import service
 from nvct_sim import node_changes

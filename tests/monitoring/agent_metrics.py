@@ -12,7 +12,8 @@ from typing import Any
 from nvct.agent.core.logs import Log
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask
-from nvct.agent.device_plugin.served import Counts, ServedResources
+from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.task import DevicePlugin
 from nvct.agent.dra.settings import Settings as DraSettings
 from nvct.agent.dra.task import DraDriver

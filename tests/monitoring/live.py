@@ -32,7 +32,7 @@ from tests.monitoring.prometheus import RULES, program
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
-from tests.unit.agent.test_samples import client_of
+from tests.unit.agent.machines import client_of
 
 TIMEOUT_S = 60.0
 MIG, TRAIN, SHARED, LOST = 0, 1, 2, 7
@@ -57,18 +57,8 @@ class Live:
         Raises:
             AssertionError: Prometheus refuses the expression.
         """
-        return self._ask("query", query=expression)
-
-    def over_time(
-        self, expression: str, seconds: float, step_s: float = 1
-    ) -> list[dict[str, Any]]:
-        """Return the series of an expression in the last seconds."""
-        now = time.time()
-        words = {"start": str(now - seconds), "end": str(now), "step": str(step_s)}
-        return self._ask("query_range", query=expression, **words)
-
-    def _ask(self, verb: str, **words: str) -> list[dict[str, Any]]:
-        url = f"http://127.0.0.1:{self.port}/api/v1/{verb}?{urllib.parse.urlencode(words)}"
+        words = urllib.parse.urlencode({"query": expression})
+        url = f"http://127.0.0.1:{self.port}/api/v1/query?{words}"
         try:
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
                 series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
@@ -76,7 +66,7 @@ class Live:
         except urllib.error.HTTPError as error:
             if error.code == 503:  # it starts
                 raise
-            raise AssertionError(f"{words}: {error.read().decode()}") from error
+            raise AssertionError(f"{expression}: {error.read().decode()}") from error
 
     def wait(self, expression: str) -> None:
         """Wait until an expression has an answer."""
@@ -167,14 +157,8 @@ def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
         return http.Answer(200, of_agent, exposition.CONTENT_TYPE)
 
     async def serve() -> None:
-        made = exporter.make(
-            Context(
-                words=words,
-                env={"NODE_NAME": "node-1"},
-                client=client,
-                journal=Log(target=io.StringIO()),
-            )
-        )
+        env, log = {"NODE_NAME": "node-1"}, Log(target=io.StringIO())
+        made = exporter.make(Context(words=words, env=env, client=client, journal=log))
         agent = http.Server(answer)
         async with kubelet(folder / "kubelet.sock", "v1", _pods(node)):
             port = await agent.listen("127.0.0.1", 0)
@@ -215,15 +199,12 @@ def _prometheus(folder: Path, ports: tuple[int, int]) -> Iterator[int]:
         port = int(free.getsockname()[1])
     jobs = [{"targets": [f"127.0.0.1:{each}"]} for each in ports]
     config = folder / "prometheus.yml"
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(RULES)],
-                "scrape_configs": [{"job_name": "nvct", "static_configs": jobs}],
-            }
-        )
-    )
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": [{"job_name": "nvct", "static_configs": jobs}],
+    }
+    config.write_text(yaml.safe_dump(settings))
     command = [
         program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",

@@ -2,7 +2,6 @@
 """`promtool check metrics` finds fault with names of the incumbent's alone, all listed here."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from nvct.agent.core.logs import Log
@@ -70,16 +69,10 @@ def own_metrics(folder: Path) -> str:
     """Return the metrics of nvct's own, those of the agent, its plugin and its exporter."""
     log = Log(target=io.StringIO())
 
-    def pods(settings: Settings) -> PodDevices:
-        return PodDevices(replace(settings, kubernetes=False), log)
-
-    def library(_settings: Settings) -> str:
-        return ""
-
-    def load() -> Settings:
-        return Settings(collectors=str(counters.DEFAULT), hostname="node-1")
-
-    exporter = Exporter(load, NvmlClient(None), log, pods, library)
+    settings = Settings(collectors=str(counters.DEFAULT), hostname="node-1", kubernetes=False)
+    exporter = Exporter(
+        lambda: settings, NvmlClient(None), log, lambda known: PodDevices(known, log), lambda _: ""
+    )
     errors = (XidCount(xid=79, count=1, at=NOW),)
     samples = NvmlSamples(watch_start=1.0, gpus=(gpu(xids=errors),), unanswered={"1": "slow"})
     exporter._samples = samples

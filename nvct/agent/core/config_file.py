@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, options_of, typed
+from nvct.agent.task_table import TASKS
 from nvct.errors import DocumentError, UsageError
 from nvct.host.model import Gpu
 
@@ -107,11 +108,9 @@ def flags() -> Mapping[str, Kind]:
 
     Each of the two programs checks those of the other, too.
     """
-    from nvct.agent.device_plugin import settings as of_plugin
-    from nvct.agent.labels import settings as of_labels
-
-    both = (*options_of(of_plugin.Settings), *options_of(of_labels.Settings))
-    return {option.key: option.kind for option in both if option.key}
+    both = (TASKS[name].module("settings").Settings for name in ("device-plugin", "labels"))
+    options = (option for settings in both for option in options_of(settings))
+    return {option.key: option.kind for option in options if option.key}
 
 
 @cache

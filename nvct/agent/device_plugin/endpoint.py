@@ -11,8 +11,8 @@ import grpc
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import Content
-from nvct.agent.device_plugin.served import Counts
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context

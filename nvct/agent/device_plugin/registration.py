@@ -29,9 +29,9 @@ import grpc
 from nvct.agent.core import waiting
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import socket_owner
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import Content
-from nvct.agent.device_plugin.served import Counts
 from nvct.agent.device_plugin.socket_owner import Owner
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet import service

@@ -15,13 +15,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
 
 from nvct import typed
 from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.resources import Content, Resource
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.health.store import Store
@@ -35,8 +34,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.registration import Registration
 
-PerResource: TypeAlias = Counter[str]
-PREFIX = "nvct_device_plugin"
 LAST = "devices.json"
 """The file of what was offered last: a process that starts while the driver is being replaced
 cannot see what there is."""
@@ -44,32 +41,6 @@ BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
 KUBELET_S = 10.0  # Between two questions to the kubelet
 HAND_OVER_S = 20.0  # How long another instance may take until it serves: NVML answers it already
-
-
-@dataclass()
-class Counts:
-    """Counters by the name of a resource, since the start of the program."""
-
-    allocations: PerResource = field(default_factory=Counter)
-    refusals: PerResource = field(default_factory=Counter)
-    registrations: PerResource = field(default_factory=Counter)
-    failures: PerResource = field(default_factory=Counter)
-    losses: PerResource = field(default_factory=Counter)
-    xids: PerResource = field(default_factory=Counter)
-
-    def families(self) -> Iterator[Family]:
-        """Yield a metric for each counter."""
-        yield _counter("allocations", "Containers that got devices.", self.allocations)
-        yield _counter("allocation_errors", "Requests that were refused.", self.refusals)
-        yield _counter("registrations", "Registrations with the kubelet.", self.registrations)
-        yield _counter("registration_errors", "Registrations that failed.", self.failures)
-        yield _counter("losses", "Times that the kubelet lost the resource.", self.losses)
-        yield _counter("xid_devices", "Devices that an XID error made unhealthy.", self.xids)
-
-
-def _counter(name: str, help_text: str, counted: PerResource) -> Family:
-    rows = ((count, {"resource": resource}) for resource, count in sorted(counted.items()))
-    return family(f"{PREFIX}_{name}_total", help_text, rows)
 
 
 @dataclass()

@@ -19,6 +19,7 @@ from nvct.agent.core.program import ASKED_S
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.list_strategy import AskEngine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
@@ -30,7 +31,7 @@ from nvct.agent.device_plugin.resources import (
     resources,
     without,
 )
-from nvct.agent.device_plugin.served import Counts, ServedResources
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.device_plugin.startup_taint import StartupTaint

@@ -62,7 +62,7 @@ class Doubts:
         self._clock = clock
 
     def exists(self, uid: str) -> None:
-        """Take that the API server has a claim."""
+        """Note that the API server has a claim."""
         self._seen[uid] = self._clock()
 
     def next(self, known: Mapping[str, Prepared], named: Collection[str]) -> list[Prepared]:
@@ -94,7 +94,7 @@ def kind(version: str) -> Kind:
 
 
 def check(ref: ClaimRef) -> None:
-    """Refuse a uid that is none: it becomes part of a file's name."""
+    """Refuse a malformed uid: it becomes part of a file's name."""
     if not UID.fullmatch(ref.uid):
         raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
 

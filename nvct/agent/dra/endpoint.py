@@ -16,15 +16,11 @@ from nvct.agent.kubelet import dra_service, service
 from nvct.agent.kubelet.sockets import Sockets
 from nvct.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.dra.task import DraDriver
-
 
 class Endpoint(Sockets):
     """Serves a driver on its sockets."""
 
-    def __init__(self, driver: DraDriver, settings: Settings, host: Host) -> None:
+    def __init__(self, driver: dra_service.Driver, settings: Settings, host: Host) -> None:
         self._host = host  # tells what has a socket, if this process does not see it
         suffix = f"-{settings.pod_uid}" if settings.pod_uid else ""
         self.socket = f"{settings.plugins}/{DRIVER}/dra{suffix}.sock"

@@ -55,7 +55,7 @@ class Entry:
         place: of a MIG device that was made for the claim, whose UUID is then "".
         share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
             has the GPU alone, and if nothing limits its threads.
-        alternatives: of requests that were taken, REQUEST/ALTERNATIVE.
+        alternatives: those that were chosen for requests, as REQUEST/ALTERNATIVE.
         shares: as `Allocated.shares`; an earlier version has not written them.
     """
 

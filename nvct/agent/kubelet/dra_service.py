@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nvct import errors
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.service import Context, Handler, Server, bound, stream, unary
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.dra.task import DraDriver
 
 Health: TypeAlias = Mapping[tuple[str, str], str]
 T = TypeVar("T")
@@ -52,7 +48,23 @@ class PreparedDevice(NamedTuple):
     share: str = ""  # the id of a share of it, "" if one claim has all of it
 
 
-def server(driver: DraDriver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
+class Driver(Protocol):
+    """What the kubelet calls: see `nvct.agent.dra.task.DraDriver`."""
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        """Make the devices of a claim ready."""
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """Undo `prepare`."""
+
+    def health(self) -> Health:
+        """Return why pods cannot have each device, by pool and device."""
+
+    def registered(self, problem: str) -> None:
+        """Take the kubelet's answer to the registration, "" if it accepts the driver."""
+
+
+def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
     `endpoint`: path of its socket, as the kubelet knows it.
@@ -71,7 +83,7 @@ def server(driver: DraDriver, name: str, endpoint: str, sockets: Iterable[str]) 
     return bound(services, NVCT, sockets)
 
 
-def _registration(driver: DraDriver, name: str, endpoint: str) -> dict[str, Handler]:
+def _registration(driver: Driver, name: str, endpoint: str) -> dict[str, Handler]:
     async def info(_request: api.InfoRequest, _context: Context) -> object:
         return api.PluginInfo(
             type=TYPE, name=name, endpoint=endpoint,
@@ -91,7 +103,7 @@ def _registration(driver: DraDriver, name: str, endpoint: str) -> dict[str, Hand
     }
 
 
-def _claims(driver: DraDriver) -> dict[str, Handler]:
+def _claims(driver: Driver) -> dict[str, Handler]:
     async def prepare(request: api.NodePrepareResourcesRequest, _context: Context) -> object:
         response = api.NodePrepareResourcesResponse()
         for ref, devices, problem in await _each(request.claims, driver.prepare):
@@ -120,7 +132,7 @@ def _claims(driver: DraDriver) -> dict[str, Handler]:
     }
 
 
-def _watch_of(driver: DraDriver) -> Callable[..., AsyncIterator[api.NodeWatchResourcesResponse]]:
+def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[api.NodeWatchResourcesResponse]]:
     async def watch(
         _request: api.NodeWatchResourcesRequest, _context: Context
     ) -> AsyncIterator[api.NodeWatchResourcesResponse]:

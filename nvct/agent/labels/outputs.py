@@ -29,7 +29,7 @@ class Output(ABC):
         return False
 
     async def close(self) -> None:  # noqa: B027 - some have nothing to end
-        """End; the labels stay or go, as NVIDIA's program has it."""
+        """End; leave the labels or remove them, as NVIDIA's program does."""
 
 
 TYPE_CHECKING = False

@@ -158,7 +158,7 @@ class MigManager(Task):
             await waiting.until_set(self.reload, delay_s)
 
     async def _renew(self) -> None:
-        """Make MIG devices again that have failed, if nothing uses them."""
+        """Make failed MIG devices again, if nothing uses them."""
         self._session.begin(DEADLINE_S)
         with self._told():
             await self._renewals.run(self._run)

@@ -15,8 +15,8 @@ from types import NoneType
 from nvct import typed
 from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
+from nvct.agent.nvml.host_verbs import CLOSE, ENGINE, MPS
 from nvct.agent.nvml.last_gpus import LastGpus
-from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
 from nvct.host.nvml.model import GpuAttributes, GpuProperties, NvmlEvents, NvmlReport, NvmlTopology

@@ -15,6 +15,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from nvct.host.model import Mode
 
+CLOSE = "close"  # The verb that ends the worker, which closes NVML's handles
+ENGINE = "engine"
+"""The verb that asks the container engine, not NVML: this process may see its socket."""
+MPS = "mps"  # The verb of MPS control daemons: see `nvct.agent.mps.keeper`
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""
 GPU = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

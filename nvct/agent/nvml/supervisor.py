@@ -27,6 +27,7 @@ from typing import cast, get_args
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
+from nvct.agent.nvml.host_verbs import CLOSE, ENGINE, MPS
 from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
@@ -49,10 +50,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-CLOSE = "close"  # The verb that ends the worker, which closes NVML's handles
-ENGINE = "engine"
-"""The verb that asks the container engine, not NVML: this process may see its socket."""
-MPS = "mps"  # The verb of MPS control daemons: see `nvct.agent.mps.keeper`
 HELLO = "hello"
 """The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
 PROTOCOL = 3  # Another number for each change of what the verbs take and answer

@@ -13,7 +13,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 from nvct.cdi import versions
@@ -21,11 +20,11 @@ from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, OSErrorsAs, UsageError
 from nvct.linux.files import read_bytes, write_atomic
+from nvct.linux.folders import make_folders, missing_folders
 
 FORMATS = ("yaml", "json")
 STDOUT = ("", "-")
 MODE = 0o644
-FOLDER_MODE = 0o755
 
 
 def check_format(name: str) -> str:
@@ -82,19 +81,11 @@ def save(
             with open(path, "wb") as file:
                 file.write(data)
             return path
-        make_folders(os.path.dirname(path))
+        make_folders(missing_folders(path))
         # Engines that watch the folder would read all files again.
         if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
     return path
-
-
-def make_folders(path: str) -> None:
-    """Make a folder and those above it, which only this user can write to. Raises OSError."""
-    if path and not os.path.isdir(path):
-        make_folders(os.path.dirname(path))
-        with suppress(FileExistsError):  # another process was faster
-            os.mkdir(path, FOLDER_MODE)
 
 
 def _holds(path: str, data: bytes, *, follow: bool) -> bool:

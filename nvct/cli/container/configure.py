@@ -276,7 +276,7 @@ def adapted(edits: list[model.Edits], options: Parsed) -> list[model.Edits]:
 
 
 def compat_mode(options: Parsed) -> str:
-    """Return the value in place of config.toml's cuda-compat-mode, which is for the hook."""
+    """Return the value of cuda-compat-mode for this program; config.toml's is the hook's."""
     return "disabled" if options.has("no-cntlibs") else options.text("cuda-compat-mode") or "mount"
 
 

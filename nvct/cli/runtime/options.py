@@ -98,7 +98,6 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
     name, mode = values["engine"], values["mode"]
     if MODES.get(mode) == "hook":
         warnings.append(f'the "{mode}" config-mode is deprecated')
-        check_absolute("the hook's path", values["hook"])
         return Invocation(hook=values["hook"], hook_file=values["hook_file"], warnings=warnings)
     if mode not in MODES:
         warnings.append(f'ignoring unsupported config-mode for {name}: "{mode}"')
@@ -207,8 +206,8 @@ def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tupl
 def own_folder() -> str:
     """Return the folder of nvct's programs, "" if it is not known.
 
-    That is beside the running one; beside its Python, or on PATH, where nvct itself is: NVIDIA's
-    programs have the same names, except for that one.
+    It is the folder of the running program, else that of its Python or of nvct on PATH: NVIDIA's
+    programs have the same names, except nvct.
     """
     programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
     running, *folders = (os.path.dirname(os.path.abspath(program)) for program in programs)

@@ -59,9 +59,9 @@ def ask(
 ) -> Answers[T]:
     """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
 
-    A question has a thread, and `Calls`, of its own. A GPU hangs that has not answered `limit_s`
-    after another one has. GPUs are asked `at_once` if each answer takes long; a `complete` answer
-    lacks none. NvmlError if one hangs, and `complete` is true.
+    Each question has a thread and `Calls` of its own. A GPU counts as hanging if it has not
+    answered `limit_s` seconds after another one has. GPUs are asked `at_once` if each answer takes
+    long. NvmlError if one hangs and the answer must be `complete`.
     """
     every = range(nvml.nvmlDeviceGetCount())
     with _changed:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verb for monitoring. It runs in the worker.
+"""The values of metrics, of all GPUs and MIG devices: a verb of the worker.
 
-samples: what is to be shown of all GPUs and MIG devices. A GPU that hangs is left out, see
-`each_gpu`. Contract: a value that NVML refuses is an error of that value alone.
+A GPU that hangs is left out, see `each_gpu`. Contract: a value that NVML refuses is an error of
+that value alone.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.roots import Roots
-from nvct_sim.tree import Node
+from nvct_sim.tree import KMSG, Node
 
 REPOSITORY = Path(__file__).parents[3]
 SERVE = """
@@ -49,6 +49,19 @@ class Supervisor:
     def ended(self) -> int:
         """Wait for its end, and return its exit status."""
         return self.process.wait(TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def client_of(node: Node) -> Iterator[NvmlClient]:
+    """Yield a client of a node's NVML, which runs in another process."""
+    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev), NVCT_KMSG=str(node.tree / KMSG))
+    library = str(node.library_dir / f"libnvidia-ml.so.{node.installed}")
+    client = NvmlClient(supervisor.connection, library)
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        assert supervisor.ended() == 0
 
 
 @contextlib.contextmanager

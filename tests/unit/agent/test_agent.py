@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -112,32 +113,42 @@ async def serving(made: Agent, folder: str) -> AsyncIterator[None]:
         await runs
 
 
+class Begun:
+    """Tasks that note that they have begun, in an agent that has these alone."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *names: str, **env: str) -> None:
+        self.names: list[str] = []
+        self.works = {name: SimpleNamespace(run=partial(self.run, name)) for name in names}
+        entries = {
+            name: cast("Entry", Folder(lambda _context, work=work: work))
+            for name, work in self.works.items()
+        }
+        monkeypatch.setattr(main, "TASKS", entries)
+        monkeypatch.setattr(task_table, "load", list)
+        log = Log(target=io.StringIO())
+        self.agent = Agent(names, env, cast("Any", Unused()), log, lambda: True)
+
+    async def run(self, name: str) -> None:
+        self.names.append(name)
+        await forever()
+
+    def all(self) -> bool:
+        return sorted(self.names) == sorted(self.works)
+
+
 @pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["it-comes", "it-does-not"])
 async def test_a_task_waits_a_moment_for_the_file_of_config_manager(
     limit_s: float, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both start at once; without the wait, each start of the agent would log failures."""
-    path, began = f"{folder}/config.yaml", list[str]()
     monkeypatch.setattr(main, "SOON_S", limit_s)
-
-    def factory(name: str) -> Entry:
-        class Work:
-            async def run(self) -> None:
-                began.append(name)
-                await forever()
-
-        return cast("Entry", Folder(lambda _context: Work()))
-
-    names = ("config-manager", "labels")
-    monkeypatch.setattr(main, "TASKS", {name: factory(name) for name in names})
-    log = Log(target=io.StringIO())
-    made = Agent(names[::-1], {"CONFIG_FILE": path}, cast("Any", Unused()), log, lambda: True)
-
-    async with serving(made, folder):
+    path = f"{folder}/config.yaml"
+    begun = Begun(monkeypatch, "labels", "config-manager", CONFIG_FILE=path)
+    async with serving(begun.agent, folder):
         if limit_s:
-            await until(lambda: began == ["config-manager"])
+            await until(lambda: begun.names == ["config-manager"])
             os.close(os.open(path, os.O_CREAT))
-        await until(lambda: sorted(began) == sorted(names))
+        await until(begun.all)
 
 
 @pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["it-offers", "it-does-not"])
@@ -145,35 +156,16 @@ async def test_other_tasks_start_once_the_devices_are_offered(
     limit_s: float, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they import would delay the kubelet's first list; it came after all of them."""
-    began = list[str]()
     monkeypatch.setattr(main, "SOON_S", limit_s)
-
-    class Work:
-        is_settled = False
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        async def run(self) -> None:
-            began.append(self.name)
-            await forever()
-
-    works = {name: Work(name) for name in ("labels", "device-plugin", "config-manager")}
-    entries = {
-        name: cast("Entry", Folder(lambda _context, work=work: work))
-        for name, work in works.items()
-    }
-    monkeypatch.setattr(main, "TASKS", entries)
-    monkeypatch.setattr(task_table, "load", list)
-    log = Log(target=io.StringIO())
-    made = Agent(list(works), {}, cast("Any", Unused()), log, lambda: True)
-
-    async with serving(made, folder):
+    begun = Begun(monkeypatch, "labels", "device-plugin", "config-manager")
+    offers = begun.works["device-plugin"]
+    offers.is_settled = False
+    async with serving(begun.agent, folder):
         if limit_s:
-            await until(lambda: bool(began))
-            assert began == ["device-plugin"]
-            works["device-plugin"].is_settled = True
-        await until(lambda: sorted(began) == sorted(works))
+            await until(lambda: bool(begun.names))
+            assert begun.names == ["device-plugin"]
+            offers.is_settled = True
+        await until(begun.all)
 
 
 def probe(made: Agent, path: str) -> tuple[int, str]:
@@ -205,6 +197,8 @@ def test_the_port_shows_states_and_names_no_tenant() -> None:
             assert (TENANTS in same.body) is (
                 path in ("/healthz", "/readyz", "/status") or (path == "/" and accepts_html)
             )
+    unknown = status.answer(Request("GET", "/nothing"))
+    assert (unknown.status, "GET /status" in unknown.body) == (404, True)
     shown = json.loads(status.open_answer(Request("GET", "/status")).body)
     assert shown["tasks"] == [{"name": "dra", "state": "failed", "restarts": 2}]
     assert (shown["state"], shown["nvml"]) == ("serving", {"state": "fails"})
@@ -405,7 +399,7 @@ async def test_labels_of_the_node_release_the_driver(folder: str) -> None:
     key = "nvidia.com/gpu.deploy.client"
 
     async with serving(made, folder):
-        await until(lambda: made.status.part == "serving")
+        await until(lambda: made.tasks[0].state == "running")  # it listens by then
         for node, value in (("node-8", ""), ("node-7", "paused-for-driver-upgrade")):
             node_news.tell(node, {"metadata": {"labels": {key: value}}})
             await until(lambda: made.client.is_let_go is bool(value))  # noqa: B023
@@ -518,28 +512,20 @@ def test_the_installers_file_chooses_among_the_roots_of_the_chart(
         with_driver_roots(env)
 
 
-def test_an_unknown_request_is_answered_with_what_there_is() -> None:
-    answer = Status(()).answer(Request("GET", "/nothing"))
-
-    assert answer.status == 404
-    assert "GET /status" in answer.body
-
-
-def test_tasks_that_do_the_same_are_refused() -> None:
-    with pytest.raises(UsageError, match="tasks dra and mig-manager both change MIG devices"):
-        run(("dra", "mig-manager"), {}, Unused())  # type: ignore[arg-type]
-
-
-def test_a_wrong_default_of_the_tasks_that_offer_gpus_is_refused() -> None:
-    with pytest.raises(UsageError, match="NVCT_RESOURCES is classic or dra, not 'both'"):
-        run(("device-plugin", "dra"), {"NVCT_RESOURCES": "both"}, Unused())  # type: ignore[arg-type]
-
-
-def test_an_unknown_task_or_level_is_refused() -> None:
-    with pytest.raises(UsageError, match="task 'x' is unknown"):
-        run(("x",), {}, None)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="NVCT_LOG_LEVEL='loud'"):
-        from_environment({"NVCT_LOG_LEVEL": "loud"})
+@pytest.mark.parametrize(
+    ("tasks", "env", "sentence"),
+    [
+        (("dra", "mig-manager"), {}, "tasks dra and mig-manager both change MIG devices"),
+        (("device-plugin", "dra"), {"NVCT_RESOURCES": "both"},
+         "NVCT_RESOURCES is classic or dra, not 'both'"),
+        (("x",), {}, "task 'x' is unknown"),
+    ],
+)  # fmt: skip
+def test_tasks_that_cannot_run_are_refused(
+    tasks: tuple[str, ...], env: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        run(tasks, env, Unused())  # type: ignore[arg-type]
 
 
 def test_the_log_has_a_level_and_a_form() -> None:
@@ -595,19 +581,23 @@ async def test_a_port_that_is_taken_is_the_reason_of_its_task_and_the_others_run
             await until(lambda: made.tasks[0].state == "running")
 
 
-def test_a_wrong_address_or_level_ends_the_program_with_one_sentence() -> None:
-    for variable, value, sentence in (
-        ("NVCT_AGENT_LISTEN", "here", "address 'here' has no port"),
-        ("NVCT_LOG_FORMAT", "xml", "NVCT_LOG_FORMAT='xml'"),
-        ("DCGM_EXPORTER_LOG_FORMAT", "xml", "DCGM_EXPORTER_LOG_FORMAT='xml'"),
-    ):
-        done = captured(
-            [sys.executable, "-I", "-m", "nvct.agent"], env={variable: value},
-            cwd=REPOSITORY, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 2
-        assert done.stderr.startswith(f"nvct agent: {sentence}")
-        assert done.stderr.count("\n") == 1
+def test_a_wrong_address_ends_the_program_with_one_sentence() -> None:
+    done = captured(
+        [sys.executable, "-I", "-m", "nvct.agent"], env={"NVCT_AGENT_LISTEN": "here"},
+        cwd=REPOSITORY, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("nvct agent: address 'here' has no port")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("NVCT_LOG_LEVEL", "loud"), ("NVCT_LOG_FORMAT", "xml"), ("DCGM_EXPORTER_LOG_FORMAT", "xml")],
+)
+def test_a_wrong_variable_of_the_log_is_named(variable: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{variable}='{value}'"):
+        from_environment({variable: value})
 
 
 def test_the_options_of_the_log_are_taken_from_any_programs_command_line() -> None:

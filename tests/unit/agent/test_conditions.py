@@ -2,9 +2,8 @@
 """The health of a simulated node through supervisor and worker: values, errors, two XID sources."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,10 @@ from nvct.host.nvml.model import XidEvent
 from nvct.host.nvml.sample_model import CONDITION_VALUES, GpuCondition
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
-from tests.unit.agent.machines import Supervisor
+from tests.unit.agent.machines import client_of
 
 FIRST_S, LIMIT_S = 0.3, 20.0
 """Until the watch has begun; for a message that NVML does not repeat, which counts after 1.5 s."""
-
-
-@contextlib.contextmanager
-def client_of(node: tree.Node) -> Iterator[NvmlClient]:
-    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev), NVCT_KMSG=str(node.tree / tree.KMSG))
-    client = NvmlClient(
-        supervisor.connection, str(node.library_dir / f"libnvidia-ml.so.{node.installed}")
-    )
-    try:
-        yield client
-    finally:
-        client.disconnect()
-        assert supervisor.ended() == 0
 
 
 def run(node: tree.Node, course: Callable[[NvmlClient], Any]) -> Any:

@@ -2,10 +2,8 @@
 """Samples of a simulated node through supervisor and worker."""
 
 import asyncio
-import contextlib
-import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pynvml
@@ -16,25 +14,13 @@ from nvct.host.nvml.calls import Calls, Reading
 from nvct.host.nvml.sample_model import VALUES, GpuSample, NvmlSamples
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
-from tests.unit.agent.machines import Supervisor
+from tests.unit.agent.machines import client_of
 
 RARE_S = 60.0
 
 
 def make(tmp_path: Path, profile: str) -> tree.Node:
     return tree.create("samples", profile, tmp_path, nodes="plain", native_cache=CACHE)
-
-
-@contextlib.contextmanager
-def client_of(node: tree.Node) -> Iterator[NvmlClient]:
-    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev))
-    library = str(node.library_dir / f"libnvidia-ml.so.{node.installed}")
-    client = NvmlClient(supervisor.connection, library)
-    try:
-        yield client
-    finally:
-        client.disconnect()
-        assert supervisor.ended() == 0
 
 
 def ask(node: tree.Node, questions: Callable[[NvmlClient], Awaitable[NvmlSamples]]) -> NvmlSamples:
@@ -164,21 +150,3 @@ def test_a_gpu_that_hangs_or_is_lost_is_named_and_the_others_answer(tmp_path: Pa
     assert samples.unanswered["2"] == "no answer within 2 s"
     assert samples.unanswered["5"].endswith("gpu is lost")
     assert [gpu.index for gpu in samples.gpus] == [0, 1, 3, 4, 6, 7]
-
-
-def test_eight_gpus_take_little_time(tmp_path: Path) -> None:
-    node = make(tmp_path, "hgx-h100")
-    times = []
-
-    async def run(client: NvmlClient) -> NvmlSamples:
-        answer = await client.samples()
-        for _ in range(20):
-            began = time.perf_counter()
-            answer = await client.samples()
-            times.append(time.perf_counter() - began)
-        return answer
-
-    ask(node, run)
-
-    print(f"samples of 8 GPUs: {1000 * statistics.median(times):.1f} ms, median of 20")
-    assert min(times) < 0.2  # 20 ms on an idle machine

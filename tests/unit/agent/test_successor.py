@@ -44,16 +44,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("pods", "answer"),
     [
-        ((), "no"),
-        ((OWN,), "no"),
-        ((OWN, "nvct-uninstall-x2x2x", "nvct-5b4f7-x2x2x", "train", "other-x2x2x"), "no"),
-        ((OWN, "nvct-b4b4b"), "yes"),
+        ((), False),
+        ((OWN, "nvct-uninstall-x2x2x", "nvct-5b4f7-x2x2x", "train", "other-x2x2x"), False),
+        ((OWN, "nvct-b4b4b"), True),
     ],
 )
 def test_a_newer_pod_has_the_name_of_the_same_daemon_set(
-    pods: tuple[str, ...], answer: str, tmp_path: Path
+    pods: tuple[str, ...], *, answer: bool, tmp_path: Path
 ) -> None:
-    assert coming(*pods, socket=tmp_path / "kubelet.sock") == (answer == "yes")
+    assert coming(*pods, socket=tmp_path / "kubelet.sock") is answer
 
 
 @pytest.mark.usefixtures("impatient")
@@ -81,8 +80,12 @@ def test_a_pod_that_is_scheduled_a_moment_later_is_found(
     assert asyncio.run(ask())
 
 
-def a_newer_pod(monkeypatch: pytest.MonkeyPatch, *, comes: bool) -> None:
+def a_newer_pod(monkeypatch: pytest.MonkeyPatch, *, comes: bool | None) -> None:
+    """Have one come or not; None is a question that fails."""
+
     async def answer(*_: object) -> bool:
+        if comes is None:
+            raise RuntimeError("a defect")
         return comes
 
     monkeypatch.setattr("nvct.agent.main.successor_is_coming", answer)
@@ -92,7 +95,6 @@ async def test_it_ends_when_the_newer_one_has_taken_over(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a_newer_pod(monkeypatch, comes=True)
-
     older, newer, stopped = agent(forever), Instance(folder), asyncio.Event()
     serves = asyncio.create_task(older.serve(Instance(folder), stopped))
     await until(lambda: older.tasks[0].state == "running")
@@ -106,10 +108,12 @@ async def test_it_ends_when_the_newer_one_has_taken_over(
     newer.release()
 
 
-@pytest.mark.parametrize("why", ["nothing comes", "it comes too late", "a second signal"])
+@pytest.mark.parametrize(
+    "why", ["nothing comes", "it comes too late", "a second signal", "the question fails"]
+)
 async def test_it_ends_without_one(why: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    a_newer_pod(monkeypatch, comes=why != "nothing comes")
-
+    comes = {"nothing comes": False, "the question fails": None}.get(why, True)
+    a_newer_pod(monkeypatch, comes=comes)
     made, stopped = agent(forever), asyncio.Event()
     made.grace_s = instance.MARGIN_S if why == "it comes too late" else 10**6
     serves = asyncio.create_task(made.serve(Instance(folder), stopped))
@@ -119,33 +123,17 @@ async def test_it_ends_without_one(why: str, folder: str, monkeypatch: pytest.Mo
         await asyncio.sleep(0)
         signals.append(asyncio.create_task(made.end(stopped)))
     await serves
+    if comes is None:
+        with pytest.raises(RuntimeError, match="a defect"):
+            await signals[0]
     signals[0].cancel()
 
 
-async def test_one_that_does_not_serve_ends_at_once(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_that_does_not_serve_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     a_newer_pod(monkeypatch, comes=True)
-
     made, stopped = agent(forever), asyncio.Event()
     await made.end(stopped)
     assert stopped.is_set()
-
-
-async def test_a_question_that_fails_does_not_keep_it_from_ending(
-    folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(*_: object) -> bool:
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr("nvct.agent.main.successor_is_coming", fail)
-
-    made, stopped = agent(forever), asyncio.Event()
-    serves = asyncio.create_task(made.serve(Instance(folder), stopped))
-    await until(lambda: made.tasks[0].state == "running")
-    with pytest.raises(RuntimeError, match="a defect"):
-        await made.end(stopped)
-    await serves
 
 
 def test_a_grace_that_is_no_number_is_refused() -> None:

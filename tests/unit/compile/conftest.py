@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with a driver and a folder of views."""
-
 import pytest
 
 from tests.support.shim_lab import Lab

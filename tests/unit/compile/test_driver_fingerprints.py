@@ -78,14 +78,6 @@ def test_node_that_appears_breaks_a_fact(tmp_path: Path) -> None:
     assert broken[1] == f"{tmp_path}/dev/nvidia-uvm"
 
 
-def test_facts_survive_json(host: HostTree) -> None:
-    import json
-
-    taken = driver_fingerprints(host.roots, look(host))
-
-    assert json.loads(json.dumps(taken)) == taken
-
-
 def test_discovery_is_repeated_while_the_machine_changes(host: HostTree) -> None:
     calls = []
 

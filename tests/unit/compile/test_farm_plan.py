@@ -38,7 +38,6 @@ def elsewhere(node: Lab) -> Generator[Path]:
 
 
 def generated(node: Lab, *args: str) -> Result:
-    """Run nvidia-ctk cdi generate."""
     return invoke(
         "nvidia-ctk",
         ["cdi", "generate", "--format", "json", *args],
@@ -47,7 +46,6 @@ def generated(node: Lab, *args: str) -> Result:
 
 
 def ask(node: Lab, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Run nvidia-container-cli."""
     code = f"{WORKING_NVML}from nvct.cli.container.main import nvidia_container_cli as f; f()"
     return captured([sys.executable, "-c", code, *argv], env=node.env, cwd=REPOSITORY, timeout=60)
 
@@ -57,7 +55,6 @@ def own_plan(node: Lab) -> model.Plan:
 
 
 def driver(node: Lab) -> FarmLab:
-    """Return the driver of a node, to install and load others."""
     made = FarmLab.__new__(FarmLab)
     made.host, made.path = node.host, node.home / "farm"
     return made
@@ -101,16 +98,6 @@ def test_where_no_view_can_be_made_the_plan_says_why_and_stands(node: Lab) -> No
     assert plan["farm"]["view"] == ""
     assert "somebody else may write to it" in plan["farm"]["why"]
     assert "nvidia.com/gpu=0" in plan["devices"]
-
-
-def test_by_default_a_view_of_links_is_made(node: Lab) -> None:
-    del node.keys["nvct"]["layout"]
-    node.configure()
-
-    plan = own_plan(node)
-
-    assert plan["farm"]["view"].startswith(f"{node.home}/farm/{VERSION}-")
-    assert not plan["farm"]["staged"]
 
 
 def test_by_default_there_is_no_view_where_every_file_would_be_a_mount(
@@ -233,38 +220,6 @@ def test_nvidia_container_cli_tells_of_what_containers_get(node: Lab) -> None:
     assert [path for path in listed.stdout.splitlines() if not os.path.exists(path)] == []
 
 
-def test_a_root_that_is_named_is_looked_at_whatever_a_view_has(node: Lab) -> None:
-    own_plan(node)
-    driver(node).install(NEWER)
-    node.keys["nvidia-container-cli"]["root"] = "/nvct-none"
-    node.configure()
-
-    done = ask(node, "-r", f"{node.home}/driver", "info")
-
-    assert done.returncode == 1
-    assert NEWER in done.stderr
-
-
-def test_who_names_the_drivers_root_gets_no_view(node: Lab) -> None:
-    own_plan(node)
-    driver(node).install(NEWER)
-
-    assert generated(node, "--driver-root", f"{node.home}/driver").exit_code == 1
-
-
-def test_after_the_boot_the_plan_is_made_anew_for_the_new_driver(node: Lab) -> None:
-    own_plan(node)
-    driver(node).install(NEWER)
-    between = own_plan(node)
-
-    driver(node).load(NEWER)
-    plan = own_plan(node)
-
-    assert not model.is_current(between)
-    assert plan["host"]["driver"] == plan["farm"]["version"] == NEWER
-    assert not [text for text in mounts(plan) if "/farm/" in text]
-
-
 @pytest.mark.parametrize("layout", ["classic", "farm"])
 def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab, layout: str) -> None:
     def run(*args: str) -> tuple[int, str]:
@@ -284,28 +239,6 @@ def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab, layout: str)
     assert f"libraries of {NEWER}" in output
     assert f"containers get its view {node.home}/farm/{VERSION}-" in output
     assert (" files are gone: " in output) is (layout == "classic")
-
-
-def test_the_shim_makes_containers_while_the_driver_on_the_disk_is_another(node: Lab) -> None:
-    node.asks("NVIDIA_VISIBLE_DEVICES=0")
-    assert node.create().status == 0
-    driver(node).install(NEWER)
-
-    node.asks("NVIDIA_VISIBLE_DEVICES=0")
-    output = node.create()
-
-    assert (output.status, output.stderr) == (0, "")
-    text = node.config_json.read_text()
-    assert "/farm/" in text
-    assert NEWER not in text
-
-
-@pytest.mark.parametrize("value", ["true", "false", '"auto"'])
-def test_the_mask_of_the_params_is_what_config_toml_says(node: Lab, value: str) -> None:
-    text = node.config_toml.read_text().replace("[nvct]\n", f"[nvct]\nparams-mask = {value}\n")
-    node.configure(text)
-
-    assert own_plan(node)["farm"]["params"] is (value == "true")
 
 
 def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from nvct import paths
-from nvct.errors import HostError, UsageError
+from nvct.errors import HostError
 from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 from tests.unit.compile.test_farm_plan import own_plan
@@ -60,13 +60,6 @@ def test_who_demands_the_farm_is_told_why_it_cannot_be(node: Lab) -> None:
 
     assert isinstance(done.exception, HostError)
     assert done.exception.message == "layout farm: the hook update-ldcache is disabled"
-
-
-def test_an_unknown_layout_is_refused(node: Lab) -> None:
-    done, _ = generated_layout(node, "--layout", "frm")
-
-    assert isinstance(done.exception, UsageError)
-    assert done.exception.message == "layout 'frm' is unknown"
 
 
 def test_a_specification_names_only_what_its_capabilities_need(node: Lab) -> None:

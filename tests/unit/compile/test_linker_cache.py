@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of mounted files the dynamic linker is told, and by which names."""
-
 from __future__ import annotations
 
 import pytest
@@ -11,8 +9,6 @@ from nvct.host.model import DriverFile
 
 
 class Driver:
-    """Libraries of a driver, and what the hook would do for them."""
-
     def __init__(self) -> None:
         self.work = no_work()
         self.files: list[DriverFile] = []
@@ -51,25 +47,6 @@ def test_a_library_has_its_soname_and_the_link_programs_are_built_with(driver: D
     ]
 
 
-def test_without_a_link_the_file_itself_is_named(driver: Driver) -> None:
-    driver.library("/lib64/libnvidia-x.so.580", "libnvidia-x.so.1").library("/lib64/liby.so.1")
-
-    assert driver.entries() == [
-        ["x86_64", "libnvidia-x.so.1", "/lib64/libnvidia-x.so.580"],
-        ["x86_64", "liby.so.1", "/lib64/liby.so.1"],
-    ]
-
-
-def test_each_machine_has_its_own(driver: Driver) -> None:
-    driver.work["folders"].append("/lib32")
-    driver.library("/lib32/libcuda.so.1", "libcuda.so.1", "i386")
-
-    assert driver.library("/lib64/libcuda.so.1", "libcuda.so.1").entries() == [
-        ["i386", "libcuda.so.1", "/lib32/libcuda.so.1"],
-        ["x86_64", "libcuda.so.1", "/lib64/libcuda.so.1"],
-    ]
-
-
 def test_of_two_files_with_one_soname_the_later_version_is_named(driver: Driver) -> None:
     for version in ("580.9", "580.10", "570.1"):
         driver.library(f"/lib64/libcuda.so.{version}", "libcuda.so.1")
@@ -77,19 +54,8 @@ def test_of_two_files_with_one_soname_the_later_version_is_named(driver: Driver)
     assert driver.entries() == [["x86_64", "libcuda.so.1", "/lib64/libcuda.so.580.10"]]
 
 
-def test_libraries_outside_the_linkers_folders_are_left_out(driver: Driver) -> None:
-    driver.library("/opt/libcuda.so.1").library("/lib64/nvidia_drv.so", "nvidia_drv.so")
-    driver.library("/lib64/libdamaged.so.1", machine="")
-
-    assert driver.entries() == []
-
-
 def test_links_that_lead_in_circles_end(driver: Driver) -> None:
     driver.link("libcuda.so.1", "/lib64/libcuda.so").link("libcuda.so", "/lib64/libcuda.so.1")
     driver.library("/lib64/libcuda.so.1", "libcuda.so.1")
 
     assert driver.entries()[-1] == ["x86_64", "libcuda.so.1", "/lib64/libcuda.so.1"]
-
-
-def test_without_folders_there_is_no_entry() -> None:
-    assert Driver().library("/lib64/libcuda.so.1", "libcuda.so.1").entries() == []

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from nvct import paths
+from nvct.compile import live_host, refresh
 from nvct.compile import mode_plans as extras
-from nvct.compile import refresh
+from nvct.config import load
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError, UsageError
@@ -144,9 +143,6 @@ def test_there_is_no_plan_of_other_modes(mode: str, lab: Lab) -> None:
         mode_plan(lab, mode)
 
 
-# --- MIG ---
-
-
 def driver(lab: Lab, gpus: int) -> HostTree:
     """Install a driver whose NVML can be loaded, but has no functions."""
     host = lab.driver(gpus)
@@ -198,9 +194,6 @@ def test_a_host_without_mig_has_neither(lab: Lab) -> None:
     assert len(plan["problems"]) == 2
 
 
-# --- what NVML knows ---
-
-
 def node(path: str) -> DeviceNode:
     return DeviceNode(
         path=path, host_path=path, major=195, minor=0, mode=0o666, uid=0, gid=0, reason=""
@@ -235,8 +228,6 @@ def test_where_nvml_does_not_work_nothing_is_known_and_there_is_a_problem(lab: L
     assert len(plan["problems"]) == 1
     assert model.is_current(plan)
 
-
-# --- the own plan by mode ---
 
 CSV = "host-files"
 LIB = "usr/lib/aarch64-linux-gnu/nvidia"
@@ -290,34 +281,12 @@ def test_an_image_may_ask_for_all_lists_and_one_that_changes_breaks_the_plan(
     assert not model.is_current(plan)
 
 
-def without_gids(lab: Lab, flag: str) -> list[object]:
+def test_feature_flags_of_the_configuration_are_passed_on(lab: Lab) -> None:
+    flag = "disable-ipc-discoverer"
     lab.keys["nvidia-container-runtime.modes.jit-cdi"] = {"nvcdi-feature-flags": [flag]}
     lab.configure()
-    own_plan(lab)
-    spec = json.loads((lab.run_dir / paths.OWN_SPEC).read_text())
-    without: list[object] = []
-    for edits in (spec["containerEdits"], *(d["containerEdits"] for d in spec["devices"])):
-        without += [mount["containerPath"] for mount in edits.get("mounts", ())]
-    return without
+    assert set(live_host.own_options(load.load(str(lab.config_toml))).flags) == {flag}
 
-
-def test_feature_flags_of_the_configuration_are_passed_on(lab: Lab) -> None:
-    lab.driver(gpus=1)
-    lab.host.write("run/nvidia-persistenced/socket")
-    before = without_gids(lab, "nonsense")
-
-    assert without_gids(lab, "disable-ipc-discoverer") != [] != before
-    assert live_flags(lab) == {"disable-ipc-discoverer"}
-
-
-def live_flags(lab: Lab) -> set[str]:
-    from nvct.compile import live_host
-    from nvct.config import load
-
-    return set(live_host.own_options(load.load(str(lab.config_toml))).flags)
-
-
-# --- WSL ---
 
 WSL = "usr/lib/wsl"
 
@@ -352,9 +321,6 @@ def test_the_only_gpu_of_wsl_is_gpu_0(uuid: str, names: list[str], lab: Lab) -> 
     refresh.name_the_only_gpu(plan, Inventory(driver_version="", mode="wsl", devices=(device,)))
 
     assert sorted(plan["devices"]) == [f"nvidia.com/gpu={name}" for name in names]
-
-
-# --- a host with nothing to give ---
 
 
 def test_a_host_without_a_gpu_to_give_still_has_a_driver(lab: Lab) -> None:

@@ -93,31 +93,12 @@ def test_a_capability_brings_its_own_files_links_and_nodes(
     assert not any("NVIDIA_CTK_LIBCUDA_DIR" in entry for edit in utility for entry in edit["env"])
 
 
-def test_no_capability_still_gives_the_device(inventory: Inventory, options: Options) -> None:
-    collected = model.collect(plan(inventory, options), ["nvidia.com/gpu=1"], [])
-
-    assert node_paths(collected) == ["/dev/nvidia1", "/dev/nvidiactl"]
-    assert "--mask-params" in hook_words(collected)
-
-
 def test_without_hooks_there_is_none_in_any_part(inventory: Inventory) -> None:
     options = Options(disabled_hooks=("all",), node_numbers=True)
 
     collected = model.collect(plan(inventory, options), ["nvidia.com/gpu=0"])
 
     assert [edit for edit in collected if edit["hooks"] or "hook" in edit] == []
-
-
-def test_common_edits_are_in_parts_as_well(inventory: Inventory, options: Options) -> None:
-    whole_plan = plan(inventory, options)
-
-    both = [
-        model.common(whole_plan, "nvidia.com/gpu", names) for names in (["compute"], ["utility"])
-    ]
-
-    compute, utility = map(places, both)
-    assert any("libcuda" in path for path in compute)
-    assert not any("libcuda" in path for path in utility)
 
 
 def test_32_bit_libraries_come_only_to_those_who_name_them() -> None:

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host for the shim, and its run directory."""
-
 from collections.abc import Generator
 
 import pytest

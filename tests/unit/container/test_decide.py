@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions about a container, before their delivery."""
-
 from __future__ import annotations
 
 import json
@@ -16,7 +14,7 @@ from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.container.request.model import Request, Want
-from nvct.errors import ConfigError, HostError, RequestError, StaleSpecError, UnknownDeviceError
+from nvct.errors import ConfigError, HostError, RequestError, StaleSpecError
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import Bundle
@@ -76,15 +74,6 @@ def test_a_container_without_a_request_needs_no_plan_and_no_config_toml(image: I
 
     assert (decision.request, decision.error, decision.edits) == (None, None, [])
     assert host.plan_calls == []
-
-
-def test_an_invalid_config_toml_fails_only_requests(image: Image) -> None:
-    trouble = ConfigError("no TOML")
-
-    decision = decide(asking(image, ASKS + "0"), Config(), Planned(image), trouble=trouble)
-
-    assert decision.error is trouble
-    assert decision.request is not None
 
 
 @pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.cache is known")
@@ -150,18 +139,6 @@ def test_a_stale_plan_is_compiled_again_once(error: HostError) -> None:
 
     assert stored_or_fresh(make) == "made"
     assert attempts == [False, True]
-
-
-def test_another_error_is_final() -> None:
-    attempts: list[bool] = []
-
-    def make(fresh: bool) -> str:  # noqa: FBT001
-        attempts.append(fresh)
-        raise UnknownDeviceError("x")
-
-    with pytest.raises(UnknownDeviceError):
-        stored_or_fresh(make)
-    assert attempts == [False]
 
 
 class Shared(Planned):

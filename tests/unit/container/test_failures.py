@@ -11,7 +11,7 @@ import pytest
 from nvct import paths
 from nvct.container.cold_process import KEPT_NS, SLOW_NS, SUFFIX, Failures
 from nvct.container.plan.store import Store
-from nvct.errors import DriverNotFoundError, HostError, NvmlError
+from nvct.errors import NvmlError
 from tests.support.launcher import script
 from tests.support.shim_lab import Lab
 
@@ -77,26 +77,6 @@ def test_a_container_without_a_request_does_not_wait_for_nvml(lab: Lab) -> None:
     assert lab.create().status == 0
 
 
-def test_after_a_fast_failure_a_later_create_tries_again(lab: Lab) -> None:
-    lab.driver()
-    calls = failing(lab, 0)
-    lab.asks(GPU)
-
-    assert [lab.create().status for _ in range(2)] == [1, 1]
-
-    assert calls.read_text().split() == ["own", "own"]
-
-
-def test_a_create_works_as_soon_as_the_cause_is_removed(lab: Lab) -> None:
-    lab.asks(GPU)
-    assert lab.create().status == 1  # no driver
-
-    lab.driver()
-
-    assert lab.create().status == 0
-    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
-
-
 def test_a_slow_failure_counts_for_creates_shortly_after_it(lab: Lab, store: Store) -> None:
     remember(lab, store, took_ns=SLOW_NS, ago_ns=SECOND)
 
@@ -156,34 +136,6 @@ def test_a_failure_does_not_count_for_another_config_toml(lab: Lab, store: Store
 def test_a_success_is_not_recorded(lab: Lab, store: Store) -> None:
     assert failures(lab, store).watch(lambda: 7) == 7
     assert not (lab.run_dir / f"own{SUFFIX}").exists()
-
-
-def test_an_unexpected_exception_is_not_recorded(lab: Lab, store: Store) -> None:
-    def bug() -> NoReturn:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        failures(lab, store).watch(bug)
-    assert not (lab.run_dir / f"own{SUFFIX}").exists()
-
-
-@pytest.mark.parametrize("error", [HostError("no", hint="h"), DriverNotFoundError("none")])
-def test_the_error_is_the_same_in_the_other_process(
-    error: HostError, lab: Lab, store: Store
-) -> None:
-    early = failures(lab, store)
-
-    def break_down() -> NoReturn:
-        raise error
-
-    with pytest.raises(HostError):
-        failures(lab, store).watch(break_down)
-    with pytest.raises(HostError) as caught:
-        early.check()
-
-    again = caught.value
-    assert type(again) is type(error)
-    assert (again.message, again.hint, again.code) == (error.message, error.hint, error.code)
 
 
 def test_concurrent_refused_creates_compile_once_more_in_total(lab: Lab) -> None:

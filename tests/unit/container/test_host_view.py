@@ -30,12 +30,6 @@ DOCKERS = ("CHOWN", "DAC_OVERRIDE", "MKNOD", "SETUID", "KILL")
 
 
 class Machine:
-    """A host with folders, mounts and processes of its own.
-
-    Attributes:
-        work: where the sources of mounts are.
-    """
-
     def __init__(self, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.work = work
         self.proc = work / "proc"
@@ -48,7 +42,6 @@ class Machine:
         monkeypatch.setattr(host_view, "PROC", str(self.proc))
 
     def mount(self, line: str, target: str | Path, options: str = "rw", root: str = "/") -> Path:
-        """Add a line of mountinfo."""
         self.lines.append(
             line.format(n=len(self.lines), root=root, target=target, options=options)
         )

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.toml is compiled once, and again when the stored result is stale."""
-
 import json
 import os
 from pathlib import Path
@@ -33,16 +31,6 @@ def rewrite(path: Path, old: str, new: str) -> None:
     assert old in text
     assert len(old) == len(new)
     path.write_text(text.replace(old, new))
-
-
-def test_a_compiled_configuration_is_used_again(lab: Lab, store: Store) -> None:
-    lab.configure(mode="cdi")
-
-    first = load(lab, store)
-    second = load(lab, store, cold=NEVER)
-
-    assert first.mode == second.mode == "cdi"
-    assert first.to_dict() == second.to_dict()
 
 
 def test_a_config_toml_that_appears_is_replaced_or_vanishes_is_noticed(
@@ -135,17 +123,6 @@ def write(lab: Lab, document: dict[str, object]) -> None:
     lab.keep(paths.CONFIG_CACHE, document)
 
 
-def test_a_run_directory_of_another_user_is_not_used(lab: Lab) -> None:
-    from nvct.container.plan.store import Store
-
-    lab.configure(mode="cdi")
-    lab.run_dir.chmod(0o755)
-    store = Store(str(lab.run_dir), create=True)
-
-    assert load(lab, store).mode == "cdi"
-    assert os.listdir(lab.run_dir) == []
-
-
 def test_an_invalid_config_toml_raises_the_cold_sides_error(lab: Lab, store: Store) -> None:
     lab.configure("mode = cdi")
 
@@ -166,9 +143,6 @@ def test_a_change_while_the_file_is_read_is_noticed_by_the_next_load(
 
     assert load(lab, store, cold=str(slow)).mode == "aaa"
     assert load(lab, store).mode == "bbb"
-
-
-# --- launcher.conf ---
 
 
 def conf(path: str = "/etc/c.toml", **values: object) -> list[str]:
@@ -194,12 +168,6 @@ def test_launcher_conf_holds_what_the_launcher_needs() -> None:
     ]
 
 
-def test_launcher_conf_records_a_missing_config_toml() -> None:
-    lines = settings.launcher_conf(Config(), "/c", ["absent", "/c", None]).split("\n")
-
-    assert lines[1] == "config\t/c\tabsent"
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -221,22 +189,13 @@ def test_launcher_conf_has_no_entries_if_the_launcher_could_be_wrong(
 @pytest.mark.parametrize(
     ("word", "piece"),
     [
-        ("acme.com/devices/", "acme.com"),
         ("a<bcd>e", "bcd"),
         ("\u00e9-gpu", "-gpu"),
         ('x"yz\\', "yz"),
-        ("plain", "plain"),
     ],
 )
 def test_words_are_cut_at_characters_that_json_may_escape(word: str, piece: str) -> None:
     assert f"word\t{piece}" in conf(annotation_prefixes=[word])
-
-
-def test_an_empty_annotation_prefix_keeps_the_other_keys(lab: Lab, store: Store) -> None:
-    lab.keys["nvidia-container-runtime.modes.cdi"]["annotation-prefixes"] = [""]
-    lab.configure()
-
-    assert load(lab, store).runtimes == (f"{lab.home}/bin/runc",)
 
 
 @pytest.mark.parametrize(

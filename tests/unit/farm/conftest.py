@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host with a driver and a farm."""
-
 from pathlib import Path
 
 import pytest

@@ -18,8 +18,6 @@ ICD = "usr/share/vulkan/icd.d/nvidia_icd.json"
 
 
 class FarmLab:
-    """A host with a loaded driver of two GPUs."""
-
     def __init__(self, base: Path) -> None:
         self.host = HostTree(base).module().user_space().gpu(0).gpu(1)
         self.host.library("libnvidia-allocator", "libnvidia-allocator.so.1")

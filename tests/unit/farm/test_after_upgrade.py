@@ -94,13 +94,6 @@ def test_what_is_intact_is_a_view_again_and_that_is_the_one_in_use_from_then_on(
     assert f"containers get its view {second.path} until the next boot" in warning
 
 
-def test_the_view_of_a_view_is_that_view(lab: FarmLab) -> None:
-    first = build(lab.farm, lab.find())
-    lab.install(NEWER)
-
-    assert build(lab.farm, look(lab)) == first
-
-
 def test_after_the_next_boot_the_new_driver_answers(lab: FarmLab) -> None:
     old = build(lab.farm, lab.find())
     lab.install(NEWER)
@@ -113,17 +106,6 @@ def test_after_the_next_boot_the_new_driver_answers(lab: FarmLab) -> None:
     assert inventory == lab.find()
     assert (inventory.driver_version, new.version) == (NEWER, NEWER)
     assert new.path != old.path
-
-
-def test_after_the_package_was_removed_the_view_answers(lab: FarmLab) -> None:
-    view = build(lab.farm, lab.find())
-    for path in [*lab.driver_file(LIB).rglob("*.so*"), *lab.driver_file("usr/bin").iterdir()]:
-        path.unlink()
-
-    inventory = look(lab)
-
-    assert build(lab.farm, inventory) == view
-    assert len(inventory.gpus) == 2
 
 
 def test_what_is_only_looked_at_changes_nothing(lab: FarmLab) -> None:

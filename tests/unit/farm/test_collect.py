@@ -191,16 +191,6 @@ def test_a_container_that_is_faster_than_the_collection_keeps_its_view(
     assert old.name in lab.farm.names()
 
 
-def test_what_killed_builds_left_goes_too(lab: FarmLab, processes: Processes) -> None:
-    build(lab.farm, lab.find())
-    (lab.path / ".build-dead/lib64").mkdir(parents=True)
-    (lab.path / ".gone-dead/lib64").mkdir(parents=True)
-
-    collect.collect(farm(lab, processes), Needs(loaded=VERSION))
-
-    assert [name for name in os.listdir(lab.path) if name.startswith((".build", ".gone"))] == []
-
-
 def test_a_drivers_own_folder_is_never_removed(lab: FarmLab, processes: Processes) -> None:
     view = build(lab.farm, lab.find())
     lab.farm.store(type(view)(**{
@@ -213,9 +203,6 @@ def test_a_drivers_own_folder_is_never_removed(lab: FarmLab, processes: Processe
     assert names(gone) == [view.name]
     assert lab.libcuda.exists()
     assert os.path.isdir(view.path)
-
-
-# --- verify ---
 
 
 def test_a_view_as_it_was_made_verifies_and_its_digests_are_kept(lab: FarmLab) -> None:

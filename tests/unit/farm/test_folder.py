@@ -18,7 +18,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files aw
 
 @pytest.fixture
 def above(tmp_path: Path) -> Path:
-    """A folder above a farm."""
     path = tmp_path / "above"
     (path / "between").mkdir(parents=True)
     return path

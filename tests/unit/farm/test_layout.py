@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the driver's files stand in a view."""
-
 import pytest
 
 from nvct.farm import model

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,14 +118,6 @@ def test_every_name_of_a_library_has_a_link(full: FarmLab) -> None:
                 assert where == f"{mark}/{path.removeprefix(folder + '/')}"
 
 
-def test_every_link_leads_to_a_file_in_the_view(full: FarmLab) -> None:
-    manifest, table = made(full)
-
-    for pairs in (*table["links"].values(), *table["links32"].values()):
-        for _, path in pairs:
-            assert os.path.isfile(f"{manifest.path}/{path}"), path
-
-
 def test_what_is_looked_for_at_a_fixed_place_is_mounted_from_the_view(full: FarmLab) -> None:
     manifest, table = made(full)
 
@@ -174,11 +165,3 @@ def test_a_table_without_a_view_has_the_same_keys(full: FarmLab) -> None:
 
     assert farm_table.without_view("why not").keys() == table.keys()
     assert farm_table.without_view("why not")["why"] == "why not"
-
-
-def test_a_table_is_json_and_the_same_each_time(full: FarmLab) -> None:
-    manifest, table = made(full)
-
-    assert json.loads(json.dumps(table)) == table
-    again = farm_table.of_view(manifest, replace(full.find(), files=full.find().files[::-1]))
-    assert again == table

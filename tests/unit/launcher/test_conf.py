@@ -3,15 +3,9 @@
 
 import os
 import shutil
-import time
-from pathlib import Path
 
 import pytest
 
-from nvct.config.model import Config
-from nvct.container import settings
-from nvct.container.plan import fingerprints
-from tests.support.launcher import PRINT_ARGS, script
 from tests.unit.launcher.conftest import Lab
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -19,13 +13,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 def goes(lab: Lab) -> str:
     return lab.went_to("state", "id")
-
-
-def test_a_conf_that_is_right_hands_over(lab: Lab) -> None:
-    assert goes(lab) == "python"  # there is none yet
-    lab.keep()
-    assert goes(lab) == "bin/runc"
-    assert goes(lab) == "bin/runc"
 
 
 def test_a_conf_for_no_config_holds_until_one_appears(lab: Lab) -> None:
@@ -136,36 +123,6 @@ def test_the_config_is_found_where_the_shim_finds_it(lab: Lab) -> None:
     assert goes(lab) == "bin/runc"
     lab.env["XDG_CONFIG_HOME"] = ""  # that is /etc
     assert goes(lab) == "python"
-
-
-@pytest.mark.parametrize(
-    "name", ["a b.toml", "$(id).toml", "*.toml", "-f.toml", "é.toml", "'.toml"]
-)
-def test_a_config_may_have_any_name(lab: Lab, name: str) -> None:
-    lab.config.rename(lab.home / name)
-    lab.env["NVIDIA_CTK_CONFIG_FILE_PATH"] = name if name[0] == "-" else str(lab.home / name)
-    folder = os.getcwd()
-    os.chdir(lab.home)
-    try:
-        lab.keep()
-    finally:
-        os.chdir(folder)
-    assert goes(lab) == "bin/runc"
-
-
-@pytest.mark.parametrize("name", ["a b", "-d", "*", "é"])
-def test_the_run_directory_may_have_any_name(lab: Lab, name: str) -> None:
-    lab.keep()
-    (lab.home / "run").rename(lab.home / name)
-    lab.env["NVCT_RUN_DIR"] = name
-    assert goes(lab) == "bin/runc"
-
-
-def test_while_debugging_python_has_the_word(lab: Lab) -> None:
-    lab.keep(debug="/var/log/nvct.log")
-    assert goes(lab) == "python"
-    lab.keep(debug="")
-    assert goes(lab) == "bin/runc"
 
 
 def damaged(whole: str) -> list[str]:
@@ -280,18 +237,3 @@ def test_the_runtime_directory_of_a_user_is_used_by_users_only(lab: Lab) -> None
     if os.geteuid() == 0 and os.path.lexists("/run/nvct/launcher.conf"):
         pytest.skip("this host's own /run/nvct would answer")
     assert goes(lab) == ("python" if os.geteuid() == 0 else "bin/runc")
-
-
-def test_the_shim_writes_the_conf_of_the_launcher(lab: Lab) -> None:
-    config = Config(runtimes=["nope", "runc"])
-    fact = fingerprints.take_file(str(lab.config), time.time_ns())
-    lab.conf.write_text(settings.launcher_conf(config, str(lab.config), fact))
-    lab.conf.chmod(0o600)
-    script(lab.home / "bin" / "runc", PRINT_ARGS)
-    assert goes(lab) == "bin/runc"
-
-
-def test_a_young_config_is_no_base_for_a_conf(tmp_path: Path) -> None:
-    path = tmp_path / "config.toml"
-    path.touch()
-    assert fingerprints.take_file(str(path), time.time_ns())[0] == "hash"

@@ -12,20 +12,12 @@ from tests.unit.launcher.conftest import Lab
 PLAIN = {"ociVersion": "1.0.2", "process": {"env": ["PATH=/bin"], "args": ["sh"]}, "mounts": []}
 HARMLESS = [
     "{}",
-    "{ }\n",
-    json.dumps(PLAIN),
     json.dumps(PLAIN, indent=2),
-    "x",
     "NVIDIA",  # a word cut off by the end
-    "N",
     "\\",
-    "\\u",
-    "\\u00",
     "\\u004",
     "nvidia_visible_devices",
-    "NVIDIA-VISIBLE",
     "NNVIDIANVIDI",
-    "CUDA_VERSIO",
     '{"args":["a \\u003c b \\u003E c \\u0026 d"]}',  # as Go writes <, > and &
     '{"a":"\\u2028 \\u0123 \\ud83d\\ude00 \\n \\" \\\\ \\/ \\t"}',
     '{"a":"/usr/bin/nvidia-container-cli nvidia-container-toolki"}',
@@ -48,17 +40,11 @@ def test_a_bundle_without_a_word_is_handed_over(lab: Lab, command: str, text: st
     [
         '{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}',
         '{"process":{"env":["CUDA_VERSION=12"]}}',
-        '{"mounts":[{"destination":"/var/run/nvidia-container-devices/0"}]}',
         '{"mounts":[{"destination":"\\/var\\/run\\/nvidia-container-devices\\/0"}]}',
         '{"hooks":{"prestart":[{"path":"/usr/bin/nvidia-container-runtime-hook"}]}}',
-        '{"hooks":{"prestart":[{"path":"/usr/bin/nvidia-container-toolkit"}]}}',
-        '{"annotations":{"cdi.k8s.io/x":"v/c=n"}}',
         '{"annotations":{"cdi.k8s.io\\/x":"v/c=n"}}',
         "NVIDIA_",
-        "NVIDIA_NVIDIA",
         "NNVIDIA_",
-        "NVIDIANVIDIA_",
-        "xCUDA_VERSION",
         "CUDACUDA_VERSION",
         "nvidia-nvidia-container-devices",
         "\\NVIDIA_",
@@ -66,12 +52,9 @@ def test_a_bundle_without_a_word_is_handed_over(lab: Lab, command: str, text: st
         '{"a":"\\u004eVIDIA_VISIBLE_DEVICES=all"}',
         '{"a":"N\\u0056IDIA"}',
         '{"a":"NVIDIA\\u005f"}',
-        '{"a":"NVIDIA\\u005F"}',
         '{"a":"cdi\\u002ek8s.io"}',
         '{"a":"\\u003d"}',
-        '{"a":"\\u0000"}',
         '{"a":"\\u0027"}',
-        '{"a":"\\u003f"}',
         '{"a":"\\u003c\\u004e"}',
         '{"a":"\\\\u004e"}',  # a false alarm, which is cheap
         "\\u0041",
@@ -114,9 +97,7 @@ def test_configured_names_are_words(lab: Lab) -> None:
     ("args", "where"),
     [
         (["create", "id"], "config.json"),
-        (["create", "--bundle=", "id"], "config.json"),
         (["create", "-b", "bundle", "id"], "bundle/config.json"),
-        (["create", "-b", "bundle/", "id"], "bundle/config.json"),
         (["create", "-bbundle", "id"], "bundle/config.json"),
         (["create", "id", "--bundle", "bundle"], "bundle/config.json"),
         (["run", "-b", "a", "-b", "bundle", "id"], "bundle/config.json"),
@@ -164,10 +145,3 @@ def test_a_large_bundle_is_read_to_its_end(lab: Lab) -> None:
     assert lab.went_to("create", "-b", path, "id") == "bin/runc"
     path = lab.bundle(b" " * (5 << 20) + b"NVIDIA_")
     assert lab.went_to("create", "-b", path, "id") == "python"
-
-
-def test_other_commands_read_no_bundle(lab: Lab) -> None:
-    lab.keep()
-    lab.bundle("NVIDIA_")
-    for args in (["state", "id"], ["create", "--help"], ["exec", "create", "-b", "bundle"]):
-        assert lab.went_to(*args) == "bin/runc"

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replacements of standard library modules in the static executable."""
-
 import importlib.util
 import json
 import traceback

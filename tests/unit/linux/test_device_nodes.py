@@ -30,10 +30,6 @@ def test_majors_are_those_of_character_devices() -> None:
     }  # fmt: skip
 
 
-def test_an_empty_table_has_no_majors() -> None:
-    assert device_nodes.parse_proc_devices("") == {}
-
-
 def test_a_character_device_is_described() -> None:
     status = os.stat("/dev/null")
     permissions = stat.S_IMODE(status.st_mode)

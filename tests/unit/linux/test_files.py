@@ -56,14 +56,6 @@ def test_mode_and_owner_of_an_existing_file_are_kept(tmp_path: Path) -> None:
     assert after.st_ino != before.st_ino
 
 
-def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"old")
-    with path.open("rb") as reader:
-        files.write_atomic(str(path), b"new")
-        assert reader.read() == b"old"
-
-
 @pytest.mark.parametrize("exists", [True, False])
 def test_with_follow_a_link_stays_and_its_target_is_replaced_or_made(
     tmp_path: Path, *, exists: bool
@@ -139,15 +131,7 @@ def test_an_owner_that_cannot_be_kept_fails_and_changes_nothing(tmp_path: Path) 
     assert only_file(tmp_path) == "a"
 
 
-def test_errors_name_the_given_path(tmp_path: Path) -> None:
-    path = str(tmp_path / "missing/a")
-    with pytest.raises(FileNotFoundError, match="missing"):
-        files.write_atomic(path, b"x")
-
-
 class FullDisk(RecordingKernel):
-    """Takes three bytes at a time, and no more than six."""
-
     __slots__ = ("bytes_left",)
 
     def __init__(self) -> None:
@@ -264,13 +248,6 @@ def test_a_signature_changes_with_content_and_file(tmp_path: Path) -> None:
     assert first == (status.st_dev, status.st_ino, 1, status.st_mtime_ns, status.st_uid)
     files.write_atomic(str(path), b"x")
     assert files.signature(str(path)) != first
-
-
-def test_paths_are_split_as_the_kernel_reads_them() -> None:
-    assert files.split("/a") == ("/", "a")
-    assert files.split("a") == (".", "a")
-    assert files.split("/a//b") == ("/a", "b")
-    assert files.split("//a") == ("/", "a")
 
 
 def test_waiting_for_a_lock_times_out(tmp_path: Path) -> None:

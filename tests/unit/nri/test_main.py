@@ -22,39 +22,36 @@ class EnoughError(Exception):
     """The test has seen enough."""
 
 
+def plugin_of(said: list[str]) -> Plugin:
+    options = Options(record="/dev/null/nvct-nri")  # which cannot be made
+    return Plugin(lambda: (Config(), None), "/nonexistent", options, said.append)
+
+
 @pytest.mark.parametrize("synchronizes", [False, True])
 def test_an_engine_that_ends_while_it_synchronizes_is_left_alone_ever_longer(
     *, synchronizes: bool
 ) -> None:
-    said: list[str] = []
-    slept: list[float] = []
-    tries = 0
-    options = Options(record="/dev/null/nvct-nri")  # which cannot be made
-    plugin = Plugin(lambda: (Config(), None), "/nonexistent", options, said.append)
+    said, slept, tries = list[str](), list[float](), iter(range(12))
+    plugin = plugin_of(said)
+
+    def engine(ours: socket.socket) -> None:
+        with ours:
+            fake = FakeEngine(ours)
+            if synchronizes:
+                fake.start()
+                return
+            fake.answer_registration(api.Answer())
+            configure = api.ConfigureRequest(runtime_name="containerd", runtime_version="2.2.2")
+            fake.ask("Configure", configure, api.ConfigureResponse)  # and then it panics
 
     def connect() -> socket.socket:
         ours, theirs = socket.socketpair()
         ours.settimeout(10)
-
-        def engine() -> None:
-            with ours:
-                if synchronizes:
-                    FakeEngine(ours).start()
-                    return
-                fake = FakeEngine(ours)
-                fake.answer_registration(api.Answer())
-                configure = api.ConfigureRequest(
-                    runtime_name="containerd", runtime_version="2.2.2"
-                )
-                fake.ask("Configure", configure, api.ConfigureResponse)  # and then it panics
-
-        threading.Thread(target=engine).start()
+        threading.Thread(target=engine, args=(ours,)).start()
         return theirs
 
     def once() -> None:
-        nonlocal tries
-        tries += 1
-        if tries > 12:
+        if next(tries, None) is None:
             raise EnoughError
         serve(connect, plugin, "10", "nvct")
 
@@ -72,10 +69,7 @@ def test_an_engine_that_ends_while_it_synchronizes_is_left_alone_ever_longer(
 
 
 def test_an_engine_that_is_down_is_tried_again_soon() -> None:
-    slept: list[float] = []
-    said: list[str] = []
-    options = Options(record="/dev/null/nvct-nri")
-    plugin = Plugin(lambda: (Config(), None), "/nonexistent", options, said.append)
+    said, slept = list[str](), list[float]()
 
     def once() -> None:
         if len(slept) == 3:
@@ -83,7 +77,7 @@ def test_an_engine_that_is_down_is_tried_again_soon() -> None:
         raise HostError("no engine answers")
 
     with pytest.raises(EnoughError):
-        serve_always(once, plugin, slept.append)
+        serve_always(once, plugin_of(said), slept.append)
     assert slept == [2.0, 2.0, 2.0]
     (line,) = [line for line in said if "no engine answers" in line]
     assert line.endswith("it tries again every 2 s")

@@ -47,12 +47,10 @@ def _create(line: str, bundle: str = "", **more: object) -> Case:
 
 
 def _restore(line: str, bundle: str = "") -> Case:
-    """Return a case of restore."""
     return _create(line, bundle, command="restore", crun=None)
 
 
 def _other(line: str, command: str, **more: object) -> Case:
-    """Return a case that makes no container."""
     return Case(args=tuple(line.split()), command=command, **more)  # type: ignore[arg-type]  # named fields
 
 
@@ -69,7 +67,6 @@ CASES: tuple[Case, ...] = (
     _create("create -b=B id", "B", crun="=B"),
     _create("create -bB id", "B", runc=None),
     _create("create -bB=x id", "B=x", runc=None),
-    _create("create -b B=x id", "B=x"),
     _create("create --bundle=B=x id", "B=x"),
     _create("create --bundle /no/B/ id", "/no/B/"),
     _create("create id --bundle B", "B", crun=None),
@@ -82,12 +79,10 @@ CASES: tuple[Case, ...] = (
     _create("create --bundle -- id", "--"),
     _create("create --bundle --no-pivot id", "--no-pivot"),
     _create("create --bundle create id", "create"),
-    _create("create -b run id", "run"),
     _create("create --bundle", runc=None, crun=None),
     _create("create id --bundle", runc=None, crun=None),
     _create("create -- id --bundle B", runc=None, crun=None),
     _create("create -b B -- id", "B"),
-    _create("create -b B -- -id", "B"),
     _create("create - --bundle B", "B", crun=None),
     _create("create ---bundle B id", runc=None, crun=None),
     _create("create", runc=None, crun=None),
@@ -97,15 +92,12 @@ CASES: tuple[Case, ...] = (
     _create("create id --no-pivot -b B", "B", crun=None),
     _create("create --no-pivot id --bundle B", "B", runc=None, crun=None),
     _create("create --pid-file p --bundle B id", "B"),
-    _create("create --pid-file=p --bundle B id", "B"),
     _create("create --bundle B --pid-file --bundle id", "B"),
     _create("create --pid-file -b -b B id", "B"),
     _create("create --console-socket --bundle --bundle B id", "B"),
-    _create("create --preserve-fds 1 --bundle B id", "B"),
     _create("create --pidfd-socket s --bundle B id", "B", runc=None, crun=None),  # runc 1.2
     _create("create --unheard-of --bundle B id", "B", runc=None, crun=None),
     _create("create --bundle B create", "B"),
-    _create("create --bundle B run", "B"),
     _create("create --bundle B --help=false id", "B", crun=None),
     _create("create -f c.json -b B id", "B", config="c.json", runc=None, crun="c.json"),
     _create("create --config c.json id", config="c.json", runc=None, crun="c.json"),
@@ -114,8 +106,6 @@ CASES: tuple[Case, ...] = (
     _create("create -f config.json -b B id", "B", config="config.json", runc=None),
     _create("run -b B id", "B", command="run"),
     _create("run --detach --keep --bundle B id", "B", command="run", crun=None),
-    _create("run -d --bundle=B id", "B", command="run"),
-    _create("run -b B create", "B", command="run"),
     _create("run create", command="run"),
     # restore makes a container, too; crun of the table cannot
     _restore("restore id"),
@@ -127,7 +117,6 @@ CASES: tuple[Case, ...] = (
     _restore("--root r restore id --detach --bundle B", "B"),
     # global flags
     _create("--root r create -b B id", "B"),
-    _create("--root=r create -b B id", "B"),
     _create("-root r create -b B id", "B", crun=None),
     _create("--root create create -b B id", "B"),
     _create("--root -- create -b B id", "B"),
@@ -145,7 +134,6 @@ CASES: tuple[Case, ...] = (
     _create("--rootless false create -b B id", "B"),
     _create("--criu x create -b B id", "B", crun=None),
     _create("--cgroup-manager disabled create -b B id", "B", runc=None),
-    _create("--cgroup-manager=disabled create -b B id", "B", runc=None),
     _create("--log-level debug create -b B id", "B", runc=None, crun=None),  # crun 1.9
     _create("--help=false create -b B id", "B", crun=None),
     _create("--version=false create -b B id", "B", crun=None),
@@ -158,7 +146,6 @@ CASES: tuple[Case, ...] = (
     ),
     # an unknown global flag: Python guesses, a launcher does not
     _create("--nope create -b B id", "B", sure=False, runc=None, crun=None),
-    _create("--nope=1 create -b B id", "B", sure=False, runc=None, crun=None),
     _create("--nope 1 create -b B id", "B", sure=False, runc=None, crun=None),
     _create("---debug create -b B id", "B", sure=False, runc=None, crun=None),
     _create("--log-forma json create -b B id", "B", sure=False, runc=None),  # crun: unambiguous
@@ -178,19 +165,15 @@ CASES: tuple[Case, ...] = (
     # what makes no container
     _other("", ""),
     _other("state create", "state"),
-    _other("state run", "state"),
     _other("exec create sh", "exec"),
     _other("exec id create --bundle B", "exec"),
     _other("exec -t id -- create", "exec"),
     _other("delete --force create", "delete"),
-    _other("start id", "start"),
     _other("kill id KILL", "kill"),
     _other("restore --bundle B --help", "restore", bundle="B", help=True),
     _other("checkpoint --image-path restore id", "checkpoint"),
     _other("update --resources r.json id", "update"),
-    _other("features", "features"),
     _other("--root create state id", "state"),
-    _other("--root=create state id", "state"),
     _other("--root r --log l --log-format json start id", "start", log="l", log_format="json"),
     _other("--root=r --log=l --log-format=json --debug --systemd-cgroup delete id", "delete",
            log="l", log_format="json", debug=True),

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The config.json of a bundle: reading, refusals and writing."""
-
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from nvct.errors import BundleError, DocumentError, line
+from nvct.errors import BundleError, line
 from nvct.linux.kernel import KERNEL
 from nvct.oci import bundle as bundles
 from nvct.oci.bundle import Bundle, config_path
@@ -38,10 +36,7 @@ def test_the_members_for_a_request_are_read() -> None:
 
 @pytest.mark.parametrize("document", [
     {},
-    {"process": {}, "annotations": {}, "mounts": []},
     {"process": None, "annotations": None, "mounts": None, "linux": None, "hooks": None},
-    {"process": {"env": None, "user": None, "capabilities": None}},
-    {"process": {"env": [], "user": {}, "capabilities": {}}},
     {"process": {"env": [], "user": {"uid": None}, "capabilities": {"bounding": None}}},
     {"process": {"env": [None, 1, {}, []], "user": {"uid": "5"}}, "mounts": [None, 1, "x", []]},
     {"process": {"user": {"uid": True, "gid": 1.5}, "capabilities": {"bounding": [1, None]}}},
@@ -82,9 +77,7 @@ def test_a_malformed_config_is_a_bundle_error_with_a_hint(text: str) -> None:
     [
         ("", "", "config.json"),
         ("/b", "", "/b/config.json"),
-        ("b/", "", "b//config.json"),
         ("/b", "/c.json", "/c.json"),
-        ("/b", "c.json", "c.json"),
         ("/b", "./config.json", "./config.json"),
         ("/b", "config.json", "/b/config.json"),
         ("", "config.json", "config.json"),
@@ -150,17 +143,3 @@ def test_a_config_that_cannot_be_written_is_a_bundle_error(tmp_path: Path) -> No
     bundle.document.append(("mounts",), ["1"])
     with pytest.raises(BundleError, match=r"^cannot write .*/gone/config.json: No such file"):
         bundle.save(KERNEL)
-
-
-def test_an_edit_below_a_value_that_is_not_an_object_is_a_bundle_error(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text('{"linux":5}')
-    bundle = bundles.load(str(path))
-    bundle.document.append(("linux", "devices"), ["1"])
-    with pytest.raises(BundleError, match="linux is not an object"):
-        bundle.save(KERNEL)
-    assert path.read_text() == '{"linux":5}'
-
-
-def test_a_bundle_error_is_a_document_error() -> None:
-    assert issubclass(BundleError, DocumentError)

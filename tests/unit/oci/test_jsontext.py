@@ -36,17 +36,6 @@ def edited(text: str, *edits: tuple[str, tuple[str, ...], list[str] | str]) -> s
     return json_document.render()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0", "-1", "1.5e3", "true", "null", '"x"', '""', "[]", "{}", " {} ", "\n\t\r [1 , 2]\n",
-        '{"a":{"b":[{"c":null}]}}', '"\\u00e4\\ud83d\\ude00\\/\\"\\\\"', '"ä😀"', '"\\ud800"',
-    ],
-)  # fmt: skip
-def test_json_is_parsed_as_by_the_json_module(text: str) -> None:
-    assert jsontext.parse(text, "x") == json.loads(text)
-
-
 NO_JSON = [
     "", " ", "{", "[", '"', "[1", "[1,", "[1,]", "[,1]", "[1 2]", "{,}", '{"a"}', '{"a":}', '{"a":1',
     '{"a":1,', '{"a":1,}', '{"a" 1}', '{"a":1 "b":2}', "{a:1}", "{'a':1}", "{1:2}", "nul", "truex",
@@ -120,80 +109,16 @@ def test_what_an_edit_does_not_change_stays_as_it_is(
     ("text", "expected"),
     [
         ("{}", '{"a":{"list":[1,2]}}'),
-        (" { } ", ' {"a":{"list":[1,2]} } '),
-        ('{"z":1}', '{"z":1,"a":{"list":[1,2]}}'),
         ('{"z":1 }', '{"z":1,"a":{"list":[1,2]} }'),
         ('{"a":null}', '{"a":{"list":[1,2]}}'),
-        ('{"a":{}}', '{"a":{"list":[1,2]}}'),
-        ('{"a":{"list":null}}', '{"a":{"list":[1,2]}}'),
         ('{"a":{"list":null},"z":1}', '{"a":{"list":[1,2]},"z":1}'),
         ('{"a":{"list":[]}}', '{"a":{"list":[1,2]}}'),
         ('{"a":{"list":[ ]}}', '{"a":{"list":[1,2 ]}}'),
-        ('{"a":{"list":[0]}}', '{"a":{"list":[0,1,2]}}'),
         ('{"a":{"list":[\n 0\n]}}', '{"a":{"list":[\n 0,1,2\n]}}'),
     ],
 )
 def test_appending_creates_missing_members_and_moves_no_others(text: str, expected: str) -> None:
     assert edited(text, ("append", ("a", "list"), ["1", "2"])) == expected
-
-
-def test_appending_nothing_is_no_edit_and_appending_twice_adds_up() -> None:
-    json_document = document("{}")
-    json_document.append(("list",), [])
-    assert not json_document.changed
-    assert json_document.render() == "{}"
-    for text, first in (("{}", ""), ('{"list":[0]}', "0,")):
-        json_document = document(text)
-        json_document.append(("list",), ["1"])
-        json_document.append(("list",), ["2", "3"])
-        assert json_document.render() == json_document.render() == f'{{"list":[{first}1,2,3]}}'
-
-
-def test_new_members_of_one_object_are_one_insertion() -> None:
-    text = edited(
-        '{"z":1}',
-        ("append", ("a", "deep", "list"), ["1"]),
-        ("put", ("a", "deep", "value"), '"v"'),
-        ("append", ("a", "list"), ["2"]),
-        ("put", ("open", "x"), "{}"),
-    )
-    assert json.loads(text) == {
-        "z": 1, "a": {"deep": {"list": [1], "value": "v"}, "list": [2]}, "open": {"x": {}},
-    }  # fmt: skip
-
-
-def test_edits_next_to_each_other_do_not_touch() -> None:
-    text = edited(
-        '{"list":[1],"value":null,"a":{"list":[],"deep":{"value":5,"list":[7]}}}',
-        ("append", ("list",), ["2"]),
-        ("put", ("value",), "3"),
-        ("append", ("a", "list"), ["4"]),
-        ("put", ("a", "deep", "value"), "6"),
-        ("rewrite", ("a", "deep", "list"), []),
-        ("put", ("open", "k"), "9"),
-    )
-    assert text == (
-        '{"list":[1,2],"value":3,"a":{"list":[4],"deep":{"value":6,"list":[]}},"open":{"k":9}}'
-    )
-
-
-def test_appended_elements_follow_rewritten_ones_in_any_order() -> None:
-    for text in ('{"list":[1,2]}', "{}"):
-        after = edited(text, ("rewrite", ("list",), ["3"]), ("append", ("list",), ["4"]))
-        before = edited(text, ("append", ("list",), ["4"]), ("rewrite", ("list",), ["3"]))
-        assert after == before == '{"list":[3,4]}'
-
-
-def test_the_last_put_and_the_last_rewrite_count() -> None:
-    for text in ('{"value":1,"list":[2]}', "{}"):
-        result = edited(
-            text,
-            ("put", ("value",), "3"),
-            ("put", ("value",), "4"),
-            ("rewrite", ("list",), ["5"]),
-            ("rewrite", ("list",), ["6"]),
-        )
-        assert json.loads(result) == {"value": 4, "list": [6]}
 
 
 @pytest.mark.parametrize("value", ["{}", "1", '"x"', "true", "false", '{"[]":[]}'])
@@ -274,10 +199,6 @@ def test_the_limit_counts_brackets_outside_of_strings(inner: str) -> None:
 @pytest.mark.parametrize("hides", ['"]"', '"\\\\","]"', '"\\"]"'])
 def test_no_string_hides_a_level(hides: str) -> None:
     assert refused(f"[{hides}," * (LIMIT + 1))
-
-
-def test_many_values_beside_one_another_are_not_deep() -> None:
-    assert not refused("[" + ",".join(['{"[[[[":[]}'] * 10_000) + "]")
 
 
 @given(st.recursive(st.text() | st.integers(), st.lists, max_leaves=20))

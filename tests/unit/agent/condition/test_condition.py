@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import io
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,13 @@ class FakeCluster:
 
     async def close(self) -> None:
         pass
+
+    @property
+    def conditions(self) -> list[Object]:
+        """Those of the Node, the others' first."""
+        assert self.node is not None
+        found: list[Object] = self.node["status"]["conditions"]
+        return found
 
     def written(self) -> tuple[str, str]:
         """Return status and reason of the condition."""
@@ -115,31 +123,30 @@ async def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> N
     ]  # fmt: skip
     message = lab.cluster.events[1]["message"]
     assert message.startswith("nvidia.com/gpu is lost: the kubelet was restarted. Read ")
-    assert lab.cluster.node is not None
-    assert lab.cluster.node["status"]["conditions"][0] is OTHERS
+    assert lab.cluster.conditions[0] is OTHERS
 
 
-async def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("unhealthy", "more", "reason", "message"),
+    [
+        ("MIG devices of this GPU are being changed", {}, "DeviceWithheld",
+         "Wait: they are offered again when the change or the probation is over."),
+        ("x", {"nvml": {"state": "released", "reason": "the driver is being replaced"}},
+         "DriverBeingReplaced", "the driver is being replaced. Wait for the new driver"),
+    ],
+)  # fmt: skip
+async def test_what_was_planned_is_no_warning_and_asks_for_nothing(
+    unhealthy: str, more: dict[str, Any], reason: str, message: str, lab: Lab
+) -> None:
     async with lab.running():
-        why = {"GPU-1": "MIG devices of this GPU are being changed"}
-        lab.status = document(resource(devices=1, unhealthy=why, withheld=["GPU-1"]))
-        await until(lambda: lab.cluster.written() == ("False", "DeviceWithheld"))
+        withheld = [] if more else ["GPU-1"]
+        offered = resource(devices=1, unhealthy={"GPU-1": unhealthy}, withheld=withheld)
+        lab.status = document(offered, **more)
+        await until(lambda: lab.cluster.written() == ("False", reason))
     event = lab.cluster.events[-1]
-    assert (event["type"], event["reason"]) == ("Normal", "DeviceWithheld")
-    assert event["message"].endswith(
-        "GPU-1: MIG devices of this GPU are being changed. "
-        "Wait: they are offered again when the change or the probation is over."
-    )
-
-
-async def test_the_replacement_of_the_driver_is_no_warning(lab: Lab) -> None:
-    async with lab.running():
-        nvml = {"state": "released", "reason": "the driver is being replaced"}
-        lab.status = document(resource(devices=1, unhealthy={"GPU-1": "x"}), nvml=nvml)
-        await until(lambda: lab.cluster.written() == ("False", "DriverBeingReplaced"))
-    event = lab.cluster.events[-1]
-    assert (event["type"], event["reason"]) == ("Normal", "DriverBeingReplaced")
-    assert event["message"].startswith("the driver is being replaced. Wait for the new driver")
+    assert (event["type"], event["reason"]) == ("Normal", reason)
+    assert message in event["message"]
+    assert more or f"GPU-1: {unhealthy}. " in event["message"]
 
 
 async def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
@@ -190,32 +197,24 @@ async def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "HEARTBEAT_S", 0.05)
-    assert lab.cluster.node is not None
-    before = {
+    lab.cluster.conditions.append({
         "type": condition.TYPE, "status": "True", "reason": "GPUsAreOffered", "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
-    lab.cluster.node["status"]["conditions"].append(before)
-
+    })  # fmt: skip
     async with lab.running():
         await until(lambda: lab.cluster.writes >= 3)
-    found = condition.find(lab.cluster.node)
-    assert found is not None
+    (_, found) = lab.cluster.conditions
     assert found["lastTransitionTime"] == "2026-01-01T00:00:00Z"
     assert found["lastHeartbeatTime"] > "2026-11-01"
     assert lab.cluster.events == []
 
 
 async def test_a_condition_of_its_type_that_lacks_fields_is_replaced(lab: Lab) -> None:
-    assert lab.cluster.node is not None
     before = {"type": condition.TYPE, "status": "True", "reason": "Another"}
-    lab.cluster.node["status"]["conditions"].append(before)
-
+    lab.cluster.conditions.append(before)
     async with lab.running():
         await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
-    found = condition.find(lab.cluster.node)
-    assert found is not None
-    assert found["lastTransitionTime"] > "2026-11-01"
+    assert lab.cluster.conditions[1]["lastTransitionTime"] > "2026-11-01"
 
 
 async def test_a_refusal_is_said_once_and_tried_again(lab: Lab) -> None:

@@ -21,22 +21,12 @@ from nvct.agent.kubernetes.cluster import EVENT, POD, Cluster, ClusterError, Kin
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 
 PODS = {"train": "GPU-0", "share": "GPU-1::3", "split": "MIG-a", "idle": ""}
-HELD = api.ListPodResourcesResponse(
-    pod_resources=[
-        api.PodResources(
-            name=name, namespace="team",
-            containers=[
-                api.ContainerResources(
-                    name="main",
-                    devices=[
-                        api.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[id_])
-                    ],
-                )
-            ] if id_ else [],
-        )
-        for name, id_ in PODS.items()
-    ]
-)  # fmt: skip
+HELD = api.ListPodResourcesResponse()
+for _name, _id in PODS.items():
+    _pod = HELD.pod_resources.add(name=_name, namespace="team")
+    if _id:
+        _main = _pod.containers.add(name="main")
+        _main.devices.add(resource_name="nvidia.com/gpu", device_ids=[_id])
 
 
 class FakeCluster:

@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options, variables and config file of the device plugin: precedence, and what is refused."""
+"""Options, variables and config file of the device plugin: precedence, and what is refused.
+
+Config files in the forms that public repositories, charts and guides have them load with the effect
+that they have with NVIDIA's plugin 0.20, or are refused as there.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,16 +16,18 @@ from nvct.agent.core.config_file import NamePattern, Replicas
 from nvct.agent.core.settings import Option
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.labels import settings as of_labels
 from nvct.errors import NvctError
 
 SHARED = """
 version: v1
+flags: {failOnInitError: no}
 sharing:
   timeSlicing:
     renameByDefault: true
     failRequestsGreaterThanOne: true
     resources:
-    - {name: nvidia.com/gpu, replicas: 4, devices: [0, "1:0"]}
+    - {name: nvidia.com/gpu, replicas: 4, devices: [0, 1:0]}
     - {name: mig-1g.10gb, replicas: 2, rename: small}
 resources:
   gpus: [{pattern: "*A100*", name: a100}]
@@ -47,24 +55,6 @@ def test_without_anything_the_defaults_are_the_incumbents() -> None:
     assert warnings == ()
 
 
-@pytest.mark.parametrize(
-    ("words", "env", "config", "expected"),
-    [
-        (["--mig-strategy=single"], "mixed", "none", "single"),
-        ([], "mixed", "single", "mixed"),
-        ([], None, "single", "single"),
-        ([], None, None, "none"),
-    ],
-)
-def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
-    words: list[str], env: str | None, config: str | None, expected: str, tmp_path: Path
-) -> None:
-    text = f"flags: {{migStrategy: {config}}}" if config else "version: v1"
-    variables = {"MIG_STRATEGY": env} if env else {}
-
-    assert resolve(tmp_path, *words, env=variables, config=text)[0].mig_strategy == expected
-
-
 def test_a_key_of_the_file_that_has_no_effect_is_named(tmp_path: Path) -> None:
     """The chart sets variables, so a file of NVIDIA's README has keys without effect there."""
     env = {"FAIL_ON_INIT_ERROR": "false", "DEVICE_LIST_STRATEGY": "cdi-cri"}
@@ -83,26 +73,24 @@ def test_a_key_of_the_file_that_has_no_effect_is_named(tmp_path: Path) -> None:
     }
 
 
+PROGRAMS = (options, of_labels)
+
+
 @pytest.mark.parametrize(
-    "option",
-    [each for each in options.PROGRAM.options if each.field != "config_file"],
-    ids=lambda option: option.flags[0],
+    ("module", "option"),
+    [(m, each) for m in PROGRAMS for each in m.PROGRAM.options if each.field != "config_file"],
+    ids=lambda value: value.flags[0] if isinstance(value, Option) else value.PROGRAM.name,
 )
-def test_every_name_of_an_option_sets_it(option: Option, tmp_path: Path) -> None:
-    value = {"switch": "true", "numbers": "0"}.get(option.kind) or (option.choices or ("/x",))[-1]
-    values = [
-        getattr(resolve(tmp_path, f"{dashes}{flag}", value)[0], option.field)
-        if option.kind != "switch"
-        else getattr(resolve(tmp_path, f"{dashes}{flag}={value}")[0], option.field)
-        for flag in option.flags
-        for dashes in ("-", "--")
-    ]
-    values += [
-        getattr(resolve(tmp_path, env={name: value})[0], option.field) for name in option.env
-    ]
+def test_every_name_of_an_option_of_a_program_sets_it(module: Any, option: Option) -> None:
+    known = {"switch": "true", "numbers": "0"}
+    value = known.get(option.kind) or (option.choices or ("5s",))[-1]
+    ways: list[tuple[list[str], dict[str, str]]] = [([], {name: value}) for name in option.env]
+    ways += [([f"{dashes}{flag}={value}"], {}) for flag in option.flags for dashes in ("-", "--")]
+
+    values = [getattr(module.resolve(*way)[0], option.field) for way in ways]
 
     assert len({str(one) for one in values}) == 1
-    assert str(value).lower() in str(values[0]).lower()
+    assert value.lower() in str(values[0]).lower()
 
 
 def test_lists_are_repeated_or_separated_by_commas(tmp_path: Path) -> None:
@@ -154,6 +142,7 @@ def test_a_config_file_shares_and_names_resources(tmp_path: Path) -> None:
 
     assert warnings == ()
     assert settings.one_each
+    assert not settings.fail_on_init_error
     assert settings.replicas == (
         Replicas(
             name="nvidia.com/gpu", replicas=4, rename="nvidia.com/gpu.shared", devices=("0", "1:0")
@@ -184,15 +173,15 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         (["--fail-on-init-error", "false"], "", "'false' is no option of nvidia-device-plugin"),
         (["--fail-on-init-error=no"], "", "--fail-on-init-error must be true or false, not 'no'"),
         (["--mig-strategy"], "", "--mig-strategy needs a value"),
+        (["--config-file={}/utf-16"], "", "utf-16 is malformed: it is not UTF-8"),
+        (["--config-file=/nowhere"], "", "config file /nowhere: No such file or directory"),
         (["--mig-strategy=both"], "", "invalid --mig-strategy option: 'both'"),
         (["--imex-channel-ids=1"], "", "the IMEX channels must be none or 0"),
         (["--imex-channel-ids=a"], "", "--imex-channel-ids must be numbers, not 'a'"),
-        ([], "version: v2", "has the unknown version 'v2', not v1"),
         ([], "{", "is malformed in line 1: expected the node content"),
         ([], "flags: {migStrategy: 2024-01-01}", "invalid --mig-strategy option: '2024-01-01'"),
         ([], "flags: {migStrategy: 2024-13-45}", "invalid --mig-strategy option: '2024-13-45'"),
         ([], "a: 1\nflags: {}\nflags: {}", "is malformed in line 3: duplicate key flags"),
-        ([], "flags:\n\tmigStrategy: none", "is malformed in line 2: found character '\\t'"),
         ([], "a: \x01", "is malformed: unacceptable character"),
         ([], "a: !!binary aaa", "the type tag:yaml.org,2002:binary is not allowed"),
         ([], "a: !!timestamp 9", "the type tag:yaml.org,2002:timestamp is not allowed"),
@@ -204,7 +193,6 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         ([], f"a: {'9' * 5000}", "is malformed in line 1: the number 999999999999999999... is"),
         ([], "[" * 5000, "is malformed in line 1: nested too deeply"),
         ([], "? [a]\n: b", "is malformed in line 1: a key is no string"),
-        ([], "---\n---\n", "is malformed in line 2: but found another document"),
         ([], "x: " + "a" * (1 << 20), "has more than 1 MiB"),
         ([], sharing("replicas: 010"), "is malformed in line 1: 010 is no decimal number"),
         ([], sharing("replicas: .nan"), "number of replicas must be >= 2"),
@@ -213,29 +201,7 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         (["--device-list-strategy=auto,envvar"], "", "auto goes with no other strategy"),
         ([], "[]", "is no table of settings"),
         ([], "flags: {failOnInitError: 'yes'}", "flags.failOnInitError in "),
-        (
-            [],
-            "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
-            "using MPS requires --mps-root to be specified",
-        ),
-        ([], "sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"),
         ([], "sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "no resource name specified"),
-        ([], "sharing: {timeSlicing: {resources: [{name: gpu}]}}", "no replicas specified"),
-        (
-            [],
-            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
-            "number of replicas must be >= 2",
-        ),
-        (
-            [],
-            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}",
-            "devices must be all, a number or a list, not 'some'",
-        ),
-        (
-            [],
-            "sharing: {timeSlicing: {resources: [{name: GPU, replicas: 2}]}}",
-            "'nvidia.com/GPU' is no resource name",
-        ),
         ([], "resources: {exclude: '*T4*'}", "resources.exclude must be a list, not '*T4*'"),
         ([], "resources: {exclude: [{model: T4}]}", "resources.exclude must be a list"),
         ([], "resources: {gpus: [{pattern: x}]}", "each of resources.gpus needs a pattern"),
@@ -245,36 +211,128 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
 def test_bad_input_is_refused_with_a_sentence(
     words: list[str], config: str, sentence: str, tmp_path: Path
 ) -> None:
+    (tmp_path / "utf-16").write_bytes(b"\xff\xfe")
+
     with pytest.raises(NvctError) as caught:
-        resolve(tmp_path, *words, config=config)
+        resolve(tmp_path, *(word.format(tmp_path) for word in words), config=config)
 
     assert sentence in caught.value.message
     assert "\n" not in caught.value.message
 
 
-def test_a_file_that_is_not_utf_8_or_not_there_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_bytes(b"\xff\xfe")
+FLAGS = """\
+version: v1
+flags:
+  migStrategy: "none"
+  failOnInitError: true
+  nvidiaDriverRoot: "/"
+  plugin:
+    passDeviceSpecs: false
+    deviceListStrategy: "envvar"
+    deviceIDStrategy: "uuid"
+"""
+SLICES = """\
+sharing:
+  timeSlicing:
+    renameByDefault: false
+    failRequestsGreaterThanOne: false
+    resources:
+      - name: nvidia.com/gpu
+        replicas: 4  # each GPU is four
+"""
 
-    with pytest.raises(NvctError, match=r"config\.yaml is malformed: it is not UTF-8"):
-        options.resolve([f"--config-file={path}"], {})
-    with pytest.raises(NvctError, match="config file /nowhere: No such file or directory"):
-        options.resolve(["--config-file=/nowhere"], {})
+
+def load(folder: Path, text: str, *words: str) -> tuple[Settings, tuple[str, ...]]:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return options.resolve([f"--config-file={path}", *words], {})
 
 
-def test_what_yaml_1_1_and_1_2_read_alike_is_read(tmp_path: Path) -> None:
-    settings, warnings = resolve(
-        tmp_path,
-        config=sharing("replicas: 2, devices: [0, 1:0]") + "\nflags: {failOnInitError: no}",
-    )
-
-    assert settings.replicas[0].devices == ("0", "1:0")
-    assert not settings.fail_on_init_error
-    assert not warnings
+def warned(warnings: tuple[str, ...]) -> list[str]:
+    return [warning.partition("unknown key ")[2].partition(" ")[0] for warning in warnings]
 
 
-def test_the_help_names_every_option() -> None:
-    text = options.PROGRAM.help_text()
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        # As a user interface writes it before somebody adds a resource.
+        (SLICES.partition("    resources:")[0] + "    resources: []", "no resources specified"),
+        (SLICES.replace("        replicas: 4  # each GPU is four\n", ""), "no replicas specified"),
+        (SLICES.replace("4 ", "1 "), "number of replicas must be >= 2"),
+        (SLICES.replace("4 ", '"4" '), "number of replicas must be >= 2"),
+        (SLICES + "        devices: {names: [Tesla T4]}\n", "devices must be all, a number or a"),
+        (SLICES + "        devices: [Tesla T4]\n", "devices must be all, a number or a list"),
+        (SLICES.replace("nvidia.com/gpu", "NVIDIA.com/GPU"), "is no resource name"),
+        (FLAGS.replace("v1", "v2"), "unknown version 'v2'"),
+        (FLAGS.replace("  plugin:", "\tplugin:"), "malformed"),
+        (
+            "apiVersion: v1\nkind: ConfigMap\ndata: {any: x}\n---\nversion: v1\n",
+            "another document",
+        ),
+    ],
+)
+def test_what_the_incumbent_refuses_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(NvctError) as caught:
+        load(tmp_path, text)
 
-    assert all(f"--{flag}" in text for option in options.PROGRAM.options for flag in option.flags)
-    assert all(f"[{option.env[0]}]" in text for option in options.PROGRAM.options)
+    assert sentence in caught.value.message
+
+
+EACH = "".join(
+    f'\n    - {{name: nvidia.com/gpu, rename: nvidia.com/gpu-{n}, devices: ["{n}"], replicas: 8}}'
+    for n in range(2)
+)
+"""Of the values of a VDI product's chart; NVIDIA's plugin shares all GPUs under one name."""
+JSON = """
+{"version": "v1", "flags": {"failOnInitError": false, "deviceDiscoveryStrategy": "auto"},
+ "resources": {"gpus": [{"pattern": "*", "name": "nvidia.com/gpu"}]}}
+"""
+FOUR = (Replicas(name="nvidia.com/gpu", replicas=4),)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "unknown"),
+    [
+        (FLAGS, Settings(), []),
+        (FLAGS + SLICES, Settings(replicas=FOUR), []),
+        (f"# a comment\n---\n{FLAGS}", Settings(), []),
+        # The case of keys does not matter above the rules, and below them it does.
+        ("flags: {migstrategy: single}", Settings(mig_strategy="single"), []),
+        (SLICES.replace("timeSlicing", "timeslicing"), Settings(replicas=FOUR), []),
+        (SLICES.replace("renameByDefault: false", "rename: true"), Settings(replicas=FOUR),
+         ["sharing.timeSlicing.rename"]),
+        ("flags: {migStrategy: single, migstrategy: mixed}", Settings(mig_strategy="single"),
+         ["flags.migstrategy"]),
+        # Keys of sharing in a wrong place have no effect.
+        ("flags: {renameByDefault: true, failRequestsGreaterThanOne: false}\n" + SLICES,
+         Settings(replicas=FOUR), ["flags.renameByDefault", "flags.failRequestsGreaterThanOne"]),
+        # Memory in replicas is possible as long as the kubelet reads it.
+        (SLICES.replace("4 ", "16384 "), Settings(replicas=(replace(FOUR[0], replicas=16384),)), []),
+        (f"version: v1\nsharing:\n  timeSlicing:\n    resources:{EACH}",
+         Settings(replicas=tuple(
+             Replicas(name="nvidia.com/gpu", replicas=8, rename=f"nvidia.com/gpu-{n}",
+                      devices=(str(n),))
+             for n in range(2)
+         )), []),
+        (JSON,
+         Settings(fail_on_init_error=False,
+                  gpu_names=(NamePattern(pattern="*", name="nvidia.com/gpu"),)), []),
+        # A strategy that is not used may be malformed.
+        *((SLICES.replace("timeSlicing", "mps") + f"  timeSlicing: {other}\n",
+           Settings(replicas=FOUR, mps=True, mps_root="/mps", one_each=False), [])
+          for other in ("[1]", "{resources: [abc]}")),
+        # MPS of a fork with keys of its own.
+        (SLICES.replace("timeSlicing", "mps") + "individualGPU: {enabled: true}\n",
+         Settings(replicas=FOUR, mps=True, mps_root="/mps"), ["individualGPU"]),
+        # A whole ConfigMap is no config file.
+        ("apiVersion: v1\nkind: ConfigMap\ndata:\n  any: |-\n    version: v1\n", Settings(),
+         ["apiVersion", "kind", "data"]),
+    ],
+)  # fmt: skip
+def test_each_loads_with_its_effect(
+    text: str, expected: Settings, unknown: list[str], tmp_path: Path
+) -> None:
+    settings, warnings = load(tmp_path, text, f"--mps-root={expected.mps_root}")
+
+    assert replace(settings, config_file="") == expected
+    assert warned(warnings) == unknown

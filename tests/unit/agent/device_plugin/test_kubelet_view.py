@@ -15,9 +15,9 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import served
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Device
-from nvct.agent.device_plugin.served import Counts
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet import service
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
@@ -125,13 +125,3 @@ async def test_what_the_kubelet_has_is_not_registered_again(root: str) -> None:
         running.registration.endpoint.update(sick)
         await asyncio.sleep(0.5)
         assert (running.registration.state, len(kubelet.registered)) == ("listed", 1)
-
-
-async def test_without_the_kubelets_folder_nothing_is_compared(root: str) -> None:
-    kubelet = FakeKubelet(f"{root}/device-plugins", drops=False)
-
-    async with watched(kubelet, root) as running:
-        async with stranger(kubelet):
-            await until(lambda: list(kubelet.lists.get(GPU, ())) == ["other"])
-        await asyncio.sleep(0.5)
-        assert running.registration.state == "listed"

@@ -95,21 +95,31 @@ def test_the_answer_has_the_size_and_the_required_or_is_empty(
         assert set(known[:size]) <= set(chosen)
 
 
-def test_replicas_are_distributed_or_packed() -> None:
-    resource = shared(3, 3)
-    free = [id_ for id_ in resource.devices if id_ not in ("GPU-0::0", "GPU-0::1", "GPU-1::0")]
-
-    assert preferred(resource, free, [], 2, {}) == ["GPU-2::0", "GPU-1::1"]
-    assert preferred(resource, free, [], 2, {}, policy="packed") == ["GPU-0::2", "GPU-1::1"]
+SHARED, SMALL = shared(3, 3), small(2, 3)
+"""The incumbent counts each MIG device as a GPU, so its choice is chance."""
 
 
-def test_mig_devices_are_distributed_over_the_gpus() -> None:
-    """The incumbent counts each MIG device as a GPU, so its choice is chance."""
-    resource = small(2, 3)
-    free = [id_ for id_ in resource.devices if id_ != "MIG-0-0"]
+@pytest.mark.parametrize(
+    ("resource", "given", "must", "policy", "chosen"),
+    [
+        (SHARED, ["GPU-0::0", "GPU-0::1", "GPU-1::0"], [], "", ["GPU-2::0", "GPU-1::1"]),
+        (SHARED, ["GPU-0::0", "GPU-0::1", "GPU-1::0"], [], "packed", ["GPU-0::2", "GPU-1::1"]),
+        (SMALL, ["MIG-0-0"], [], "", ["MIG-1-0", "MIG-0-1"]),
+        (SMALL, ["MIG-0-0"], [], "packed", ["MIG-0-1", "MIG-0-2"]),
+        # Replicas of as many GPUs as there are, also where one is used more.
+        (shared(2, 3), ["GPU-1::0", "GPU-1::1"], [], "distinct", ["GPU-0::0", "GPU-1::2"]),
+        (shared(2, 3), ["GPU-1::0", "GPU-1::1"], ["GPU-1::2"], "distinct",
+         ["GPU-1::2", "GPU-0::0"]),
+        (shared(2, 3), ["GPU-1::0", "GPU-1::1"], [], "distributed", ["GPU-0::0", "GPU-0::1"]),
+    ],
+)  # fmt: skip
+def test_two_devices_are_chosen_by_a_policy(
+    resource: Resource, given: list[str], must: list[str], policy: str, chosen: list[str]
+) -> None:
+    free = [id_ for id_ in resource.devices if id_ not in given]
+    more = {"policy": policy} if policy else {}
 
-    assert preferred(resource, free, [], 2, {}) == ["MIG-1-0", "MIG-0-1"]
-    assert preferred(resource, free, [], 2, {}, policy="packed") == ["MIG-0-1", "MIG-0-2"]
+    assert preferred(resource, free, must, 2, {}, **more) == chosen
 
 
 def test_sixteen_gpus_in_two_boards_stay_on_one_board_in_no_time() -> None:
@@ -126,18 +136,6 @@ def test_sixteen_gpus_in_two_boards_stay_on_one_board_in_no_time() -> None:
 
     assert chosen == [f"GPU-{n}" for n in range(8, 16)]
     assert time.process_time() - began < 1
-
-
-def test_distinct_takes_replicas_of_as_many_gpus_as_there_are() -> None:
-    resource = shared(2, 3)
-    free = ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::2"]  # GPU 1 is used more
-
-    def two(must: list[str], policy: str) -> list[str]:
-        return preferred(resource, free, must, 2, {}, policy=policy)
-
-    assert two([], "distinct") == ["GPU-0::0", "GPU-1::2"]
-    assert two(["GPU-1::2"], "distinct") == ["GPU-1::2", "GPU-0::0"]
-    assert two([], "distributed") == ["GPU-0::0", "GPU-0::1"]
 
 
 def test_two_replicas_of_one_gpu_are_refused_by_policy_distinct() -> None:

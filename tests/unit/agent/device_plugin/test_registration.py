@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A resource stays registered, whatever the kubelet and others do."""
+"""A resource stays registered, whatever the kubelet and others do; it can go and come back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
@@ -20,10 +19,11 @@ from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import registration, socket_owner
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
-from nvct.agent.device_plugin.served import Counts
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.machine.folder_watch import identity
@@ -139,26 +139,6 @@ async def test_the_kubelet_calls_the_plugin(folder: str) -> None:
     assert refused["error"].endswith("unknown device: GPU-9")
 
 
-async def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
-    async with Running(f"{folder}/kubelet.sock", folder) as plugin:
-        for _ in range(3):
-            async with started(FakeKubelet(folder)) as kubelet:
-                began = time.monotonic()
-                await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-                assert time.monotonic() - began < SOON_S
-                await until(lambda: plugin.registration.state == "listed")
-            await until(lambda: plugin.registration.state == "lost")
-
-
-async def test_a_plugin_that_the_kubelet_drops_registers_again(folder: str) -> None:
-    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
-        for drops in range(1, 4):
-            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-            await kubelet.drop(GPU)
-            await until(lambda: len(kubelet.registered) > drops)  # noqa: B023  awaited here
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-
-
 async def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: str) -> None:
     """The older stream's end would drop the newer plugin (kubernetes#121994), or forget it."""
     async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as older:
@@ -203,14 +183,6 @@ async def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, tur
         task.cancel()
         await asyncio.wait([task], timeout=SOON_S)
         assert task.cancelled()
-
-
-async def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
-    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-        kubelet.lists.clear()
-        os.unlink(f"{folder}/nvidia-gpu.sock")
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
 
 
 async def test_a_socket_of_another_process_is_left_alone(folder: str) -> None:
@@ -357,36 +329,31 @@ async def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder:
         await channel.close()
 
 
-async def test_a_slow_kubelet_is_waited_for(folder: str) -> None:
-    async with (
-        started(FakeKubelet(folder, delay_s=1.0)) as kubelet,
-        Running(kubelet.socket, folder) as plugin,
-    ):
-        await until(lambda: plugin.registration.state == "listed")
-        assert len(kubelet.registered) == 1
+@pytest.mark.parametrize("is_over", [False, True], ids=["in time", "too late"])
+def test_a_resource_that_comes_back_is_offered_again(
+    monkeypatch: pytest.MonkeyPatch, *, is_over: bool
+) -> None:
+    monkeypatch.setattr(registration, "WITHDRAWN_S", 0.2 if is_over else 60)
 
+    async def run(folder: str) -> None:
+        kubelet = FakeKubelet(folder)
+        await kubelet.start()
+        served = ServedResources(Log(target=io.StringIO()), Counts())
+        watch = asyncio.create_task(served.watch())
+        gpus = content(kubelet_socket=kubelet.socket)
+        for _ in range(3):
+            served.offer([gpus])
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            served.offer([])
+            await until(lambda: not kubelet.lists.get(GPU))
+            assert served.current == {}
+            if is_over:
+                await until(lambda: not served.all)
+        # Too late, the end of the older stream may make the kubelet drop the newer registration.
+        assert len(kubelet.registered) >= 3 if is_over else len(kubelet.registered) == 1
+        watch.cancel()
+        await served.stop()
+        await kubelet.stop()
 
-async def test_six_hundred_and_forty_devices_and_their_health_arrive(folder: str) -> None:
-    async with (
-        started(FakeKubelet(folder)) as kubelet,
-        Running(kubelet.socket, folder, content(640)) as plugin,
-    ):
-        await until(lambda: len(kubelet.lists.get(GPU, ())) == 640)
-        served = plugin.registration.endpoint.content
-        plugin.registration.endpoint.update(
-            Content(
-                resource=served.resource, settings=served.settings, node=served.node,
-                unhealthy={"GPU-7": "XID 79"},
-            )
-        )  # fmt: skip
-        await until(lambda: kubelet.lists[GPU]["GPU-7"] == "Unhealthy")
-        assert list(kubelet.lists[GPU].values()).count("Healthy") == 639
-
-
-async def test_a_resource_without_devices_is_emptied_before_it_goes(folder: str) -> None:
-    async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder) as plugin:
-        await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
-        leaving = asyncio.create_task(plugin.registration.withdraw())
-        await until(lambda: kubelet.lists.get(GPU) == {})
-        assert plugin.registration.state == "withdrawn"
-        leaving.cancel()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        asyncio.run(run(folder))

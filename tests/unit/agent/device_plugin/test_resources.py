@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources where nvct's plugin does more than the recorded one, and where it leaves devices out."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -79,59 +79,42 @@ def test_devices_in_the_order_of_the_machine_not_of_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "expected"),
+    ("rule", "expected"),
     [
-        ("all", {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"]}),
-        (1, {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1"]}),
-        (("1",), {GPU: ["GPU-0", "GPU-1::0", "GPU-1::1"]}),
-        (("GPU-0", "0"), {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1"]}),
+        ({}, {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"]}),
+        ({"devices": 1}, {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1"]}),
+        ({"devices": ("1",)}, {GPU: ["GPU-0", "GPU-1::0", "GPU-1::1"]}),
+        ({"devices": ("GPU-0", "0")}, {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1"]}),
+        ({"devices": ("0",), "rename": f"{GPU}.shared"},
+         {GPU: ["GPU-1"], f"{GPU}.shared": ["GPU-0::0", "GPU-0::1"]}),
+        ({"name": "nvidia.com/x"}, {GPU: ["GPU-0", "GPU-1"]}),
     ],
-)
+)  # fmt: skip
 def test_all_or_some_devices_are_shared(
-    devices: str | int | tuple[str, ...], expected: dict[str, list[str]]
+    rule: dict[str, Any], expected: dict[str, list[str]]
 ) -> None:
-    rule = Replicas(name=GPU, replicas=2, devices=devices)
+    rules = (Replicas(**{"name": GPU, "replicas": 2, **rule}),)
 
-    assert of(gpu(0), gpu(1), replicas=(rule,)) == expected
-
-
-def test_a_renamed_resource_is_beside_the_devices_that_are_not_shared() -> None:
-    rule = Replicas(name=GPU, replicas=2, rename=f"{GPU}.shared", devices=("0",))
-
-    assert of(gpu(0), gpu(1), replicas=(rule,)) == {
-        GPU: ["GPU-1"],
-        f"{GPU}.shared": ["GPU-0::0", "GPU-0::1"],
-    }
+    assert of(gpu(0), gpu(1), replicas=rules) == expected
 
 
-@pytest.mark.parametrize("devices", [3, ("7",)])
-def test_sharing_of_what_is_not_there_is_refused(devices: int | tuple[str, ...]) -> None:
-    rule = Replicas(name=GPU, replicas=2, devices=devices)
-
-    with pytest.raises(HostError):
-        of(gpu(0), replicas=(rule,))
+BIG = Replicas(name=GPU, replicas=4, rename=f"{GPU}.big", devices=("1",))
 
 
-def test_two_rules_for_one_device_are_refused() -> None:
-    rules = (
-        Replicas(name=GPU, replicas=2, devices=("0", "1")),
-        Replicas(name=GPU, replicas=4, rename=f"{GPU}.big", devices=("1",)),
-    )
-
-    with pytest.raises(HostError, match=f"two rules of sharing are for device 1 of {GPU}"):
-        of(gpu(0), gpu(1), replicas=rules)
-
-
-def test_more_devices_than_the_kubelet_reads_are_refused() -> None:
-    gpus = [gpu(n, A100, *["1g.10gb"] * 7) for n in range(5)]
-    rule = Replicas(name=GPU, replicas=1000)
-
-    with pytest.raises(HostError, match="would have 35000 devices; the kubelet reads 32768"):
-        of(*gpus, mig_strategy="single", replicas=(rule,))
-
-
-def test_a_rule_for_a_resource_that_this_node_does_not_have_has_no_effect() -> None:
-    assert of(gpu(0), replicas=(Replicas(name="nvidia.com/x", replicas=2),)) == {GPU: ["GPU-0"]}
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        ((Replicas(name=GPU, replicas=2, devices=13),), "13"),
+        ((Replicas(name=GPU, replicas=2, devices=("17",)),), "17"),
+        ((Replicas(name=GPU, replicas=2, devices=("0", "1")), BIG),
+         f"two rules of sharing are for device 1 of {GPU}"),
+        ((Replicas(name=GPU, replicas=10000),),
+         "would have 40000 devices; the kubelet reads 32768"),
+    ],
+)  # fmt: skip
+def test_sharing_that_cannot_be_is_refused(rules: tuple[Replicas, ...], sentence: str) -> None:
+    with pytest.raises(HostError, match=sentence):
+        of(*map(gpu, range(4)), replicas=rules)
 
 
 def test_a_part_of_a_gpu_instance_is_left_out_with_a_warning() -> None:
@@ -143,12 +126,6 @@ def test_a_part_of_a_gpu_instance_is_left_out_with_a_warning() -> None:
     assert ids(found) == {"nvidia.com/mig-3g.40gb": ["MIG-0-1"]}
     (warning,) = warnings
     assert "MIG device 0:0 of profile 1c.3g.40gb is left out" in warning
-
-
-def test_single_offers_mig_devices_as_gpus() -> None:
-    found = of(gpu(0, A100, "1g.10gb"), gpu(1, A100, "1g.10gb"), mig_strategy="single")
-
-    assert found == {GPU: ["MIG-0-0", "MIG-1-0"]}
 
 
 @pytest.mark.parametrize(("mode", "device"), [("csv", "tegra"), ("wsl", "all")])

@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import copy
 import io
 from typing import Any, cast
 
@@ -13,55 +12,51 @@ from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import startup_taint
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.startup_taint import StartupTaint
-from nvct.agent.kubernetes.cluster import Cluster, ClusterError, Kind
+from nvct.agent.kubernetes.cluster import NODE, Cluster, ClusterError, Kind, Object
 from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_api import NAME, FakeApi
 
 KEY = "nvct.dev/gpu-not-ready"
 OTHER = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 
 
-class Api:
-    """An API server with one Node, whose resourceVersion counts its changes."""
+class Api(FakeApi):
+    """An API server with one Node, which somebody else may change after it was read."""
 
     def __init__(self) -> None:
-        self.version = 1
-        self.taints = [OTHER, {"key": KEY, "effect": "NoSchedule"}]
-        self.allocatable: dict[str, str] = {}
+        super().__init__()
         self.failures: list[ClusterError] = []
         self.changes_meanwhile = 0
-        self.closed = 0
+        self.is_closed = False
+        self.change(taints=[OTHER, {"key": KEY, "effect": "NoSchedule"}])
 
-    async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
-        assert (kind.name, namespace) == ("Node", "")
+    @property
+    def node(self) -> Any:
+        return self.objects[NODE.plural, "", NAME]
+
+    def change(self, **more: Any) -> None:
+        """Change taints or what is allocatable."""
+        self.put(NODE, {
+            "metadata": {"name": NAME},
+            "spec": {"taints": more.get("taints") or self.node["spec"]["taints"]},
+            "status": {"allocatable": more.get("allocatable", {})},
+        })  # fmt: skip
+
+    async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         if self.failures:
             raise self.failures.pop(0)
-        if name != "node-1":
-            return None
-        found = {
-            "metadata": {"name": name, "resourceVersion": str(self.version)},
-            "spec": {"taints": copy.deepcopy(self.taints)},
-            "status": {"allocatable": dict(self.allocatable)},
-        }
+        found = await super().find(kind, name, namespace)
         if self.changes_meanwhile:
             self.changes_meanwhile -= 1
-            self.version += 1
+            self.put(NODE, self.node)
         return found
 
-    async def merge(self, kind: Kind, manifest: dict[str, Any], manager: str) -> dict[str, Any]:
-        assert (kind.name, manager) == ("Node", startup_taint.MANAGER)
-        assert manifest["metadata"]["name"] == "node-1"
-        if manifest["metadata"]["resourceVersion"] != str(self.version):
-            raise ClusterError("the object has been modified", status=409)
-        self.taints = manifest["spec"]["taints"]
-        self.version += 1
-        return manifest
-
     async def close(self) -> None:
-        self.closed += 1
+        self.is_closed = True
 
 
 @contextlib.asynccontextmanager
-async def running(api: Api, listed: list[str], node: str = "node-1") -> Any:
+async def running(api: Api, listed: list[str], node: str = NAME) -> Any:
     log = io.StringIO()
     taint = StartupTaint(KEY, node, lambda: cast("Cluster", api), Log(target=log))
     task = asyncio.create_task(taint.run(lambda: listed))
@@ -86,24 +81,24 @@ async def test_it_goes_when_the_node_has_the_resources_and_other_taints_stay() -
         assert taint.reason == "the kubelet has not read the list of devices yet"
         listed.append(GPU)
         await until(lambda: taint.reason == f"the Node has no allocatable {GPU} yet")
-        api.allocatable[GPU] = "0"
+        api.change(allocatable={GPU: "0"})
         await asyncio.sleep(0.05)
-        assert len(api.taints) == 2
+        assert len(api.node["spec"]["taints"]) == 2
         api.changes_meanwhile = 2
-        api.allocatable[GPU] = "8"
+        api.change(allocatable={GPU: "8"})
         await until(lambda: not taint.reason)
-        assert api.taints == [OTHER]
+        assert api.node["spec"]["taints"] == [OTHER]
         assert f"removed taint {KEY} of node node-1" in log.getvalue()
-        await until(lambda: api.closed == 1)
+        await until(lambda: api.is_closed)
 
 
 async def test_a_failure_is_told_once_and_tried_again() -> None:
     api = Api()
-    api.allocatable[GPU] = "8"
+    api.change(allocatable={GPU: "8"})
     api.failures = [ClusterError("the API server does not answer")] * 3
     async with running(api, [GPU]) as (taint, log):
         await until(lambda: not taint.reason)
-        assert api.taints == [OTHER]
+        assert api.node["spec"]["taints"] == [OTHER]
         assert log.getvalue().count("the API server does not answer") == 1
 
 
@@ -114,7 +109,8 @@ async def test_a_node_of_another_name_is_told() -> None:
 
 async def test_without_the_taint_nothing_is_changed() -> None:
     api = Api()
-    api.taints, api.allocatable = [OTHER], {GPU: "8"}
+    api.change(taints=[OTHER], allocatable={GPU: "8"})
+    version = api.node["metadata"]["resourceVersion"]
     async with running(api, [GPU]) as (taint, _):
         await until(lambda: not taint.reason)
-        assert api.version == 1
+        assert api.node["metadata"]["resourceVersion"] == version

@@ -31,8 +31,7 @@ from nvct.agent.kubelet import service
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import ReleasedError
-from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
-from nvct.host.nvml.model import NvmlTopology
+from nvct.errors import ContainerNotPossibleError, HostError
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
@@ -76,11 +75,13 @@ class Lab:
         )  # fmt: skip
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[task.DevicePlugin]:
+    async def running(self, gpus: int = 0) -> AsyncIterator[task.DevicePlugin]:
+        """Run the plugin, which soon offers so many whole GPUs."""
         await self.kubelet.start()
         plugin = self.plugin(Shared())
         runs = asyncio.create_task(plugin.run())
         try:
+            await until(lambda: len(self.kubelet.lists.get(GPU, ())) >= gpus)
             yield plugin
         finally:
             runs.cancel()
@@ -89,6 +90,11 @@ class Lab:
                     await runs
             finally:
                 await self.kubelet.stop()
+
+    async def allocate(self, index: int) -> None:
+        request = api.AllocateRequest()
+        request.container_requests.add(devices_ids=[self.uuid(index)])
+        await self.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
 
     def uuid(self, index: int) -> str:
         return tree.gpu_uuid(self.node.name, index)
@@ -115,10 +121,20 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         pytest.skip(error.message)
 
 
-async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: Lab) -> None:
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-        await asyncio.sleep(1.5)  # the watch has begun
+async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    are_watched: list[bool] = []
+    offer = ServedResources.offer
+
+    def noted(served: ServedResources, contents: Iterable[Content]) -> None:
+        are_watched.append("XID errors are watched from now on" in lab.log.getvalue())
+        offer(served, contents)
+
+    monkeypatch.setattr(ServedResources, "offer", noted)
+
+    async with lab.running(8) as plugin:
+        assert are_watched[0], "GPUs are offered whose XIDs nobody watches"
         node_changes.add_xid(lab.node, 1, 31, {})
         node_changes.add_xid(lab.node, 2, 79, {})
         await until(lambda: lab.unhealthy() == {lab.uuid(2)})
@@ -132,40 +148,8 @@ async def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not
         await until(lambda: not lab.unhealthy())
 
 
-async def test_the_first_list_has_a_slow_gpu_as_unhealthy_until_a_reset_has_mended_it(
-    lab: Lab,
-) -> None:
-    lab.health = engines.engine(log=Log(target=lab.log), preflight="persistence=ignore")
-    node_changes.set_gpu(lab.node, 3, remap_pending=1)
-    node_changes.set_gpu(lab.node, 4, persistence=0)
-    async with lab.running():
-        await until(lambda: GPU in lab.kubelet.lists)
-        assert lab.unhealthy() == {lab.uuid(3)}
-        await until(lambda: f"{lab.uuid(3)} is unhealthy: preflight: " in lab.log.getvalue())
-        node_changes.reset_gpu(lab.node, 3)
-        await until(lambda: lab.unhealthy() == set())
-
-
-async def test_gpus_are_offered_when_their_xids_are_watched(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[bool] = []
-    offer = ServedResources.offer
-
-    def noted(served: ServedResources, contents: Iterable[Content]) -> None:
-        seen.append("XID errors are watched from now on" in lab.log.getvalue())
-        offer(served, contents)
-
-    monkeypatch.setattr(ServedResources, "offer", noted)
-
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-    assert seen[0]
-
-
 async def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         plugin._mig_changes._paused = {lab.uuid(0): ()}
         plugin._show_health()
         (entry,) = plugin.describe()
@@ -179,10 +163,7 @@ async def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> 
 
 async def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab) -> None:
     """config-manager signals a change of the file, and nobody has repaired a GPU then."""
-
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-        await asyncio.sleep(1.5)  # the watch has begun
+    async with lab.running(8) as plugin:
         node_changes.add_xid(lab.node, 2, 79, {})
         await until(lambda: lab.unhealthy() == {lab.uuid(2)})
         for version in ("v1", "v2"):
@@ -202,8 +183,7 @@ async def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: La
     env = {"DP_DISABLE_HEALTHCHECKS": disabled}
     lab.health = engines.engine(env, log=Log(target=lab.log))
 
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8):
         await asyncio.sleep(SETTLE_S + 2)  # the look after the start is over
         node_changes.set_fault(lab.node, "hang", 60)
         began = time.monotonic()
@@ -219,8 +199,7 @@ async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab
     reason = "the driver is being replaced: a test says so"
     nvml = lab.discovery.nvml
 
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         with pytest.raises(HostError, match=r"module nvidia is in use by process \d+ \(nvct-"):
             node_changes.unload_module(lab.node)
         await nvml.let_go(reason)
@@ -232,10 +211,8 @@ async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab
         assert len(lab.unhealthy()) == 8
         (entry,) = plugin.describe()
         assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
-        container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
-        request = api.AllocateRequest(container_requests=[container])
         with pytest.raises(grpc.RpcError, match=reason):
-            await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+            await lab.allocate(0)
         await lab.kubelet.stop()
         await lab.kubelet.start()
         await until(lambda: len(lab.unhealthy()) == 8)
@@ -248,15 +225,15 @@ async def test_devices_stay_listed_as_unhealthy_while_the_driver_is_replaced(lab
         assert len(lab.kubelet.lists[GPU]) == 8
 
 
-@pytest.mark.parametrize("content", ["", '{"resources": 7}', "no JSON"])
+@pytest.mark.parametrize("content", ["", '{"resources": 7}'])
 async def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there_as_unhealthy(
     content: str, lab: Lab
 ) -> None:
     reason, nvml = "the driver is being replaced: a test says so", lab.discovery.nvml
     file = Path(f"{lab.specs}.state") / served.LAST
 
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8):
+        pass
     if content:  # of somebody else
         file.write_text(content)
     lab.kubelet.lists.clear()
@@ -270,44 +247,11 @@ async def test_one_that_starts_while_the_driver_is_replaced_lists_what_was_there
             await until(lambda: len(lab.unhealthy()) == 8)
             (entry,) = plugin.describe()
             assert set(entry["unhealthy"].values()) == {reason}  # type: ignore[attr-defined]
-            container = api.ContainerAllocateRequest(devices_ids=[lab.uuid(0)])
-            request = api.AllocateRequest(container_requests=[container])
             with pytest.raises(grpc.RpcError, match=reason):
-                await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+                await lab.allocate(0)
         node_changes.reload_module(lab.node)
         nvml.refusal = ""
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8 and not lab.unhealthy())
-
-
-async def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
-    small = f"{GPU}.shared"
-    lab.config = {
-        "version": "v1",
-        "sharing": {"timeSlicing": {"resources": [
-            {"name": GPU, "replicas": 2, "rename": small, "devices": [0]},
-        ]}},
-    }  # fmt: skip
-
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
-        await until(lambda: len(lab.kubelet.lists.get(small, ())) == 2)
-        began = time.monotonic()
-        node_changes.apply(lab.node, "gpu", ["3", "hang=600"])
-        node_changes.apply(lab.node, "gpu", ["0", "hang=600"])
-        await until(lambda: lab.unhealthy() == {lab.uuid(3)})
-        await until(lambda: set(lab.kubelet.lists[small].values()) == {"Unhealthy"})
-        assert time.monotonic() - began < 4.0  # 1.3 s, and what a busy machine needs
-        await asyncio.sleep(SETTLE_S + 1)  # the next look finds all GPUs
-        assert lab.unhealthy() == {lab.uuid(3)}
-        (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
-        reason = "the GPU does not answer: no answer within 0.8 s; reset the GPU"
-        assert (entry["devices"], entry["unhealthy"]) == (7, {lab.uuid(3): reason})
-        node_changes.apply(lab.node, "gpu", ["3", "hang=0"])
-        node_changes.apply(lab.node, "gpu", ["0", "hang=0"])
-        await until(lambda: not lab.unhealthy())
-        await until(lambda: set(lab.kubelet.lists[small].values()) == {"Healthy"})
-    assert "all devices are unhealthy" not in lab.log.getvalue()
-    assert f"{lab.uuid(3)} answers again" in lab.log.getvalue()
 
 
 def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
@@ -359,14 +303,13 @@ async def test_the_kubelet_has_the_devices_until_another_agent_offers_them(
 
 
 async def test_mig_devices_come_and_go_without_a_restart(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, unresolvable: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
     lab.words.append("--mig-strategy=mixed")
 
-    async with lab.running() as plugin:
+    async with lab.running(7) as plugin:
         await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
         node_changes.set_mig_mode(lab.node, 0, on=True)
         node_changes.create_instance(lab.node, 0, "3g.40gb")
         await until(lambda: len(lab.kubelet.lists.get("nvidia.com/mig-3g.40gb", ())) == 1)
@@ -379,11 +322,11 @@ async def test_mig_devices_come_and_go_without_a_restart(
         assert gone["nvidia.com/mig-3g.40gb"] == "withdrawn"
         await until(lambda: "nvidia.com/mig-3g.40gb" not in lab.kubelet.lists)
         assert {entry["resource"] for entry in plugin.describe()} == {GPU, SMALL}
+    assert unresolvable == []
 
 
 async def test_a_signal_has_the_settings_read_again(lab: Lab) -> None:
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         rule = {"name": GPU, "replicas": 3}
         lab.config = {"sharing": {"timeSlicing": {"resources": [rule]}}}
         plugin.reload.set()
@@ -402,8 +345,7 @@ async def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: L
         spec = json.loads((lab.specs / f"{VENDOR}-gpu.json").read_text())
         return len(spec["containerEdits"]["mounts"])
 
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8):
         assert mounts() > 5
         report = await lab.discovery.nvml.report()
         path = publish(lab.specs, report.driver_version)
@@ -417,15 +359,12 @@ async def test_a_container_waits_for_the_files_of_a_driver_that_was_replaced(lab
     """Its devices may be healthy again before the machine was looked at."""
     lab.words.append("--device-list-strategy=cdi-cri")
     lab.specs.mkdir()
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         written = lab.specs / f"{VENDOR}-gpu.json"
         written.unlink()
         plugin._offered, plugin._loaded = None, "580.1.1"  # as before another driver
-        request = api.AllocateRequest()
-        request.container_requests.add(devices_ids=[lab.uuid(2)])
 
-        await lab.kubelet.call(GPU, "Allocate", request, api.AllocateResponse)
+        await lab.allocate(2)
 
         assert written.exists()
 
@@ -455,8 +394,7 @@ async def test_a_gpu_that_no_specification_has_is_unhealthy(
 ) -> None:
     """In MIG mode it has no CDI device, and strategy none offers it."""
 
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         (in_mig_mode,) = lab.unhealthy()
         reason = f"no CDI specification has {VENDOR}/gpu={in_mig_mode}; if the GPU is in MIG"
         assert plugin.describe()[0]["unhealthy"][in_mig_mode].startswith(reason)  # type: ignore[index]
@@ -468,45 +406,10 @@ async def test_a_gpu_that_no_specification_has_is_unhealthy(
     assert unresolvable == []
 
 
-async def test_mig_devices_are_healthy_when_a_specification_has_them(
-    lab: Lab, unresolvable: list[str]
-) -> None:
-    lab.words.append("--mig-strategy=mixed")
-    new = "nvidia.com/mig-3g.40gb"
-
-    async with lab.running():
-        await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-        node_changes.set_mig_mode(lab.node, 1, on=True)
-        node_changes.create_instance(lab.node, 1, "3g.40gb")
-        await until(lambda: set(lab.kubelet.lists.get(new, {}).values()) == {"Healthy"})
-    assert unresolvable == []
-
-
-async def test_gpus_are_asked_once_how_they_are_connected(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    topology = lab.discovery.nvml.topology
-
-    async def count() -> NvmlTopology:
-        asked.append(1)
-        return await topology()
-
-    monkeypatch.setattr(lab.discovery.nvml, "topology", count)
-
-    first = await lab.discovery.inventory()
-    node_changes.set_mig_mode(lab.node, 0, on=True)
-    second = await lab.discovery.inventory()
-    assert second != first
-    assert len(second.links) == 8 * 7 / 2
-    assert asked == [1]
-
-
 async def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
     lab.words.append("--device-list-strategy=auto")
 
-    async with lab.running() as plugin:
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+    async with lab.running(8) as plugin:
         (entry,) = plugin.describe()
         assert entry["strategy"] == "envvar"
         assert entry["strategy_reason"] == (
@@ -527,6 +430,8 @@ async def test_nothing_is_offered_that_the_engine_ignores(
 
     async with lab.running() as plugin:
         await until(lambda: "the engine ignores CDI names" in str(plugin.describe()))
+        (entry,) = plugin.describe()
+        assert (entry["resource"], entry["state"]) == ("every resource", "absent")
         assert not lab.kubelet.lists
         lab.engine = replace(engine, takes_cdi=True)
         await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
@@ -579,33 +484,29 @@ async def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
         await until(lambda: not daemons.wanted)
 
 
-def test_without_a_driver_the_program_ends(lab: Lab) -> None:
-    hide(lab)
-    plugin = task.DevicePlugin(
-        lab.settings, lambda _: lab.discovery, lambda _: lab.health, Log(target=lab.log)
-    )
-    with pytest.raises(DriverNotFoundError, match=r"no libnvidia-ml\.so\.1 in"):
-        asyncio.run(plugin.run())
-
-
 async def test_a_driver_that_comes_and_goes_is_followed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
     lab.words.append("--fail-on-init-error=false")
-    hide(lab)
+    driver = (lab.node.driver_root, lab.node.proc / "driver/nvidia")
 
+    def hide(*, shown: bool) -> None:
+        for path in driver:
+            names = path, path.with_name("hidden")
+            names[shown].rename(names[not shown])
+
+    hide(shown=False)
     async with lab.running() as plugin:
         await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
         (entry,) = plugin.describe()
         assert (entry["resource"], entry["state"]) == ("every resource", "absent")
         assert "no libnvidia-ml.so.1 in" in str(entry["reason"])
-        show(lab)
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
-        hide(lab)
-        await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
-        show(lab)
-        await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
+        for _ in range(2):
+            hide(shown=True)
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
+            hide(shown=False)
+            await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
 
 
 def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> None:
@@ -616,14 +517,3 @@ def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> N
 
     with pytest.raises(HostError, match="the same migEnabled value"):
         asyncio.run(plugin.run())
-
-
-def hide(lab: Lab) -> None:
-    """Take the driver away, as its removal does."""
-    for path in (lab.node.driver_root, lab.node.proc / "driver/nvidia"):
-        path.rename(path.with_name("hidden"))
-
-
-def show(lab: Lab) -> None:
-    for path in (lab.node.driver_root, lab.node.proc / "driver/nvidia"):
-        path.with_name("hidden").rename(path)

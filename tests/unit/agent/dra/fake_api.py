@@ -9,7 +9,15 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
-from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError, Kind, Listing, Object
+from nvct.agent.kubernetes.cluster import (
+    CONFLICT,
+    NODE,
+    NOT_FOUND,
+    ClusterError,
+    Kind,
+    Listing,
+    Object,
+)
 
 NAME = "node-1"
 
@@ -86,6 +94,16 @@ class FakeApi:
                 entry.pop(name, None)
         return self.put(kind, {**manifest, "spec": spec})
 
+    async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
+        """Take a merge patch (RFC 7386), unless the object has changed since it was read."""
+        assert manager
+        self._check(kind)
+        metadata = manifest["metadata"]
+        found = self.objects[kind.plural, metadata.get("namespace", ""), metadata["name"]]
+        if metadata["resourceVersion"] != found["metadata"]["resourceVersion"]:
+            raise ClusterError("the object has been modified", status=CONFLICT)
+        return self.put(kind, _merged(found, manifest))
+
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         self._check(kind)
         self.writes.append(f"delete {kind.plural}/{name}")
@@ -122,6 +140,13 @@ class FakeApi:
     def _tell(self, what: str, kind: Kind, found: Object) -> None:
         self._log.append((self._version, what, kind.plural, copy.deepcopy(found)))
         self._change.set()
+
+
+def _merged(found: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict) or not isinstance(found, dict):
+        return patch
+    merged = {**found, **{key: _merged(found.get(key), value) for key, value in patch.items()}}
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def _has(found: Object, fields: Mapping[str, str]) -> bool:

@@ -63,11 +63,7 @@ class FakeKubelet:
         return info
 
     async def prepare(self, ref: ClaimRef) -> list[PreparedDevice]:
-        """Prepare a claim, and return its devices.
-
-        Raises:
-            RefusedError: the driver's error.
-        """
+        """Prepare a claim, and return its devices, or raise RefusedError."""
         request = api.NodePrepareResourcesRequest(claims=[_claim(ref)])
         answer: api.NodePrepareResourcesResponse = await self._ask(
             "NodePrepareResources", request, api.NodePrepareResourcesResponse
@@ -104,11 +100,7 @@ class FakeKubelet:
                 yield {one.device.device_name: one.message for one in answer.devices}
 
     async def unprepare(self, ref: ClaimRef) -> None:
-        """Unprepare a claim.
-
-        Raises:
-            RefusedError: the driver's error.
-        """
+        """Unprepare a claim, or raise RefusedError."""
         request = api.NodeUnprepareResourcesRequest(claims=[_claim(ref)])
         answer: api.NodeUnprepareResourcesResponse = await self._ask(
             "NodeUnprepareResources", request, api.NodeUnprepareResourcesResponse

@@ -11,7 +11,7 @@ from itertools import chain
 import pytest
 
 from nvct.agent.dra import mig_devices, settings
-from nvct.agent.dra.devices import Device, Machine, Offer, Place
+from nvct.agent.dra.devices import Device, Machine, Place
 from nvct.agent.machine.inventory import Inventory
 from nvct.errors import DocumentError
 from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
@@ -180,16 +180,3 @@ def test_a_gpu_has_few_counters() -> None:
     assert numbers["1g.10gb"] == 1
     assert sum(len(device.counters) for device in devices) <= 55
     assert all(device.counters for device in devices)
-
-
-def test_devices_whose_health_stays_are_not_copied() -> None:
-    """It is looked at each second, and a node can have hundreds of devices."""
-    devices, _ = _offered(GPUS["NVIDIA H100 80GB HBM3"])
-    before = Offer(devices=devices)
-
-    same = before.with_health(lambda *_: "", drops=False)
-    failed = before.with_health(lambda *_: "XID 79", drops=False)
-
-    assert same is before
-    assert {device.unhealthy for device in failed.devices} == {"XID 79"}
-    assert failed.with_health(lambda *_: "", drops=False) == before

@@ -17,8 +17,6 @@ from nvct.agent.dra.devices import (
     PCI_BUS_ID,
     Device,
     Machine,
-    Offer,
-    Place,
     Version,
     devices,
     nvlink_domains,
@@ -29,7 +27,6 @@ from nvct.agent.machine.inventory import Inventory
 from nvct.host.model import Gpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink
 from nvct_sim import tree
-from tests.bench.fragmentation import GPUS, SLICES, Claim, OnDemand, Static, simulate
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import discovery
 
@@ -80,20 +77,12 @@ def test_a_simulated_node_has_the_incumbents_names_and_attributes(tmp_path: Path
     assert isinstance(shown["driverVersion"], Version)
 
 
-def test_what_is_unknown_is_left_out() -> None:
-    (device,) = devices(Machine(inventory=Inventory(gpus=(gpu(3),))))
+def test_what_is_unknown_is_left_out_and_a_long_name_is_cut() -> None:
+    (device,) = devices(Machine(inventory=Inventory(gpus=(replace(gpu(3), model="N" * 80),))))
 
     assert device.name == "gpu-3"
-    assert device.attributes == {"type": "gpu", "uuid": "GPU-3", "productName": "Tesla T4"}
+    assert device.attributes == {"type": "gpu", "uuid": "GPU-3", "productName": "N" * 64}
     assert device.capacity == {}
-
-
-def test_a_gpu_in_mig_mode_is_no_device() -> None:
-    split = replace(gpu(0), mig_enabled=True)
-
-    found = devices(Machine(inventory=Inventory(gpus=(split, gpu(1)))))
-
-    assert [device.name for device in found] == ["gpu-1"]
 
 
 def test_false_and_zero_are_values() -> None:
@@ -102,16 +91,33 @@ def test_false_and_zero_are_values() -> None:
 
     (device,) = devices(Machine(inventory=inventory, attributes=known))
 
-    assert device.attributes["ecc"] is False
-    assert device.attributes["numaNode"] == 0
+    assert (device.attributes["ecc"], device.attributes["numaNode"]) == (False, 0)
 
 
-def test_a_long_name_is_cut() -> None:
-    long = replace(gpu(0), model="N" * 80)
+@pytest.mark.parametrize("clique", ["", "4f2c.1"])
+def test_gpus_that_are_linked_directly_or_over_another_one_or_of_a_fabric_are_one_domain(
+    clique: str,
+) -> None:
+    nvlinks = {(1, 2): 4, (2, 3): 1, (0, 1): 0, (4, 5): 2, (0, 5): 0}
+    links = tuple(
+        GpuLink(gpus=(f"GPU-{first}", f"GPU-{second}"), ancestor=-1, nvlinks=number)
+        for (first, second), number in nvlinks.items()
+    )
+    inventory = Inventory(gpus=tuple(map(gpu, range(6))), links=links)
+    fabric = {f"GPU-{n}": attributes(clique) for n in (4, 5)}
 
-    (device,) = devices(Machine(inventory=Inventory(gpus=(long,))))
+    assert nvlink_domains(Machine(inventory=inventory, attributes=fabric)) == {
+        **{f"GPU-{n}": "GPU-1" for n in (1, 2, 3)},
+        **{f"GPU-{n}": clique or "GPU-4" for n in (4, 5)},
+    }
 
-    assert device.attributes["productName"] == "N" * 64
+
+def test_a_gpu_in_mig_mode_is_no_device() -> None:
+    split = replace(gpu(0), mig_enabled=True)
+
+    found = devices(Machine(inventory=Inventory(gpus=(split, gpu(1)))))
+
+    assert [device.name for device in found] == ["gpu-1"]
 
 
 @pytest.mark.parametrize(
@@ -123,30 +129,6 @@ def test_a_long_name_is_cut() -> None:
 )  # fmt: skip
 def test_versions_are_as_semver_has_them(text: str, expected: str | None) -> None:
     assert version(text) == (Version(expected) if expected else None)
-
-
-def link(first: int, second: int, nvlinks: int) -> GpuLink:
-    return GpuLink(gpus=(f"GPU-{first}", f"GPU-{second}"), ancestor=-1, nvlinks=nvlinks)
-
-
-def test_gpus_that_are_linked_directly_or_over_another_one_are_one_domain() -> None:
-    links = (link(1, 2, 4), link(2, 3, 1), link(0, 1, 0), link(4, 5, 2), link(0, 5, 0))
-    inventory = Inventory(gpus=tuple(map(gpu, range(6))), links=links)
-
-    domains = nvlink_domains(Machine(inventory=inventory))
-
-    assert domains == {
-        "GPU-1": "GPU-1", "GPU-2": "GPU-1", "GPU-3": "GPU-1", "GPU-4": "GPU-4", "GPU-5": "GPU-4",
-    }  # fmt: skip
-
-
-def test_a_fabric_is_the_domain_of_its_gpus() -> None:
-    inventory = Inventory(gpus=(gpu(0), gpu(1)), links=(link(0, 1, 4),))
-    known = {f"GPU-{minor}": attributes("4f2c.1") for minor in range(2)}
-
-    domains = nvlink_domains(Machine(inventory=inventory, attributes=known))
-
-    assert domains == {"GPU-0": "4f2c.1", "GPU-1": "4f2c.1"}
 
 
 # Simple CEL selectors on devices as a ResourceSlice has them; others are unknown, never wrong.
@@ -169,21 +151,17 @@ ATTRIBUTES, CAPACITY = "device.attributes['gpu.nvidia.com']", "device.capacity['
     ("expression", "expected"),
     [
         ("device.driver == 'gpu.nvidia.com'", True),
-        ('device.driver == "other.com"', False),
         (f"{ATTRIBUTES}.type == 'gpu'", True),
         (f"{ATTRIBUTES}.type=='mig'", False),
         (f"{ATTRIBUTES}['type'] != 'mig'", True),
         (f"{ATTRIBUTES}.numaNode >= 1", True),
-        (f"{ATTRIBUTES}.numaNode < 1", False),
         (f"{ATTRIBUTES}.ecc", True),
         (f"!{ATTRIBUTES}.ecc", False),
         (f"{ATTRIBUTES}.ecc == true", True),
         (f"{ATTRIBUTES}.productName in ['a', 'NVIDIA H100 80GB HBM3']", True),
-        (f"{ATTRIBUTES}.productName in ['a', 'b']", False),
         (f"{ATTRIBUTES}.productName.replace(' ', '-') in ['NVIDIA-H100-80GB-HBM3']", True),
         (f"{ATTRIBUTES}.productName.lowerAscii().replace(' ', '-') == 'nvidia-h100'", False),
         (f"{ATTRIBUTES}.cudaComputeCapability.major() == 9", True),
-        (f"{ATTRIBUTES}.cudaComputeCapability.major() in [7, 8]", False),
         (f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver('8.0.0')) >= 0", True),
         (f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver('10.0.0')) >= 0", False),
         (f"{CAPACITY}.memory.compareTo(quantity('80Gi')) >= 0", True),
@@ -191,7 +169,6 @@ ATTRIBUTES, CAPACITY = "device.attributes['gpu.nvidia.com']", "device.capacity['
         (f"{CAPACITY}.memory.compareTo(quantity('81Gi')) >= 0", False),
         ("device.attributes['resource.kubernetes.io'].pcieRoot == 'pci0000:01'", True),
         (f"device.driver == 'gpu.nvidia.com' &&\n ({ATTRIBUTES}.type == 'gpu')", True),
-        (f"({ATTRIBUTES}.ecc && {ATTRIBUTES}.numaNode == 2)", False),
         ("true", True),
         (f"{ATTRIBUTES}.ecc && false", False),
     ],
@@ -230,70 +207,7 @@ def test_terms_are_split_outside_of_strings_and_parentheses() -> None:
 def test_a_hostile_selector_costs_little(piece: str) -> None:
     begun = time.process_time()
 
-    holds(piece * (selectors.LIMIT // len(piece)), "d", DEVICE)
+    for expression in (piece * (selectors.LIMIT // len(piece)), "(" * 5000 + ")" * 5000):
+        holds(expression, "d", DEVICE)
 
     assert time.process_time() - begun < 2
-
-
-def test_many_parentheses_cost_little() -> None:
-    begun = time.process_time()
-
-    holds("(" * 5000 + ")" * 5000, "d", DEVICE)
-
-    assert time.process_time() - begun < 2
-
-
-def test_versions_are_those_of_the_driver() -> None:
-    assert selectors._semver(Version("9.0.0").text) == (9, 0, 0)
-
-
-# The simulation that docs/dra.md cites: what a node gives, and what waits.
-
-
-def mig(profile: str, start: int, slices: range) -> Device:
-    return Device(
-        name=f"{profile}-{start}", uuid="", gpu="GPU-0", attributes={"profile": profile},
-        capacity={}, place=Place(0, start, len(slices), 0), counter_set="gpu",
-        counters={f"memory-slice-{n}": 1 for n in slices},
-    )  # fmt: skip
-
-
-OFFER = Offer(
-    devices=(
-        *(mig("1g.10gb", n, range(n, n + 1)) for n in range(7)),
-        mig("3g.40gb", 0, range(4)), mig("3g.40gb", 4, range(4, 8)),
-        mig("7g.80gb", 0, range(8)),
-    ),
-    counters={"gpu": {f"memory-slice-{n}": 1 for n in range(8)}},
-)  # fmt: skip
-
-
-def test_gpus_are_full_when_no_place_is_left_and_come_back() -> None:
-    node = OnDemand(OFFER)
-    given = [node.take("3g.40gb") for _ in range(2 * GPUS)]
-    assert None not in given
-    assert node.take("1g.10gb") is None
-    for give_back in given:
-        assert give_back is not None
-        give_back()
-    assert node.free == GPUS * SLICES
-    assert [node.take("7g.80gb") is None for _ in range(GPUS + 1)] == [False] * GPUS + [True]
-
-
-def test_a_fixed_layout_gives_the_smallest_device_that_is_large_enough() -> None:
-    node = Static([["1g.10gb", "3g.40gb"]])
-    assert not node.has("7g.80gb")
-    assert node.take("2g.20gb") is not None
-    assert node.take("3g.40gb") is None
-    assert node.take("1g.10gb") is not None
-
-
-def test_claims_wait_for_those_before_them_and_smaller_ones_overtake() -> None:
-    claims = [
-        Claim(0, "7g.80gb", 10), Claim(1, "1g.10gb", 10), Claim(2, "7g.80gb", 10),
-        Claim(3, "1g.10gb", 2), Claim(4, "2g.20gb", 1),
-    ]  # fmt: skip
-    result = simulate(claims, Static([["7g.80gb"], ["1g.10gb"]]))
-    # The last two wait for the whole GPU: the only device that is not too small, and the 1g.10gb.
-    assert sorted(result.waits) == [0, 0, 8, 8, 16]
-    assert result.never == 0

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
 import re
 import threading
-from collections.abc import Iterable, Iterator
-from itertools import combinations
+from collections.abc import Iterator
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import specs
 from nvct.agent.dra import gather, slices
-from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
+from nvct.agent.dra.devices import MIB, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
 from nvct.agent.machine.discovery import Discovery
@@ -28,11 +29,10 @@ from nvct.host.nvml.mig_model import MigGpu
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
-from tests.unit.agent.dra.fake_api import FakeApi
-from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
-from tests.unit.agent.dra.test_prepare import CLAIM, uid_of
+from tests.unit.agent.dra.fake_kubelet import RefusedError
+from tests.unit.agent.dra.test_prepare import CLAIM
 from tests.unit.agent.dra.test_slices import NODE
-from tests.unit.agent.dra.test_task import allocate, driver, new_driver, offered, settings
+from tests.unit.agent.dra.test_task import Lab, new_driver, settings
 from tests.unit.agent.machines import discovery
 
 SMALL = "gpu-1-mig-1g10gb-19-{}"
@@ -41,10 +41,10 @@ LOG = Log(target=io.StringIO())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Discovery]:
+@contextlib.contextmanager
+def discovered(folder: Path) -> Iterator[Discovery]:
     """A node with two A100 in MIG mode: gpu-0 with three MIG devices, gpu-1 without."""
-    node = tree.create("dra", "mixed", tmp_path, nodes="plain", native_cache=CACHE)
+    node = tree.create("dra", "mixed", folder, nodes="plain", native_cache=CACHE)
     try:
         with discovery(node) as found:
             yield found
@@ -52,13 +52,20 @@ def lab(tmp_path: Path) -> Iterator[Discovery]:
         tree.destroy(node)
 
 
-def looked(lab: Discovery) -> Machine:
-    return asyncio.run(gather.machine(lab))
+@pytest.fixture
+def lab(tmp_path: Path, folder: Path) -> Iterator[Lab]:
+    with discovered(tmp_path) as found:
+        yield Lab(found, folder)
 
 
-def test_devices_that_exist_have_the_incumbents_names_and_sizes(lab: Discovery) -> None:
-    machine = looked(lab)
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """Return the node as it is without claims."""
+    with discovered(tmp_path_factory.mktemp("nodes")) as found:
+        return asyncio.run(gather.machine(found))
 
+
+def test_devices_that_exist_have_the_incumbents_names_and_sizes(machine: Machine) -> None:
     found = offer(machine, {}, on_demand=False)
 
     assert found.counters == {}
@@ -77,41 +84,8 @@ def test_devices_that_exist_have_the_incumbents_names_and_sizes(lab: Discovery) 
     ]
 
 
-def possible(lab: Discovery) -> tuple[Offer, list[Device]]:
-    found = offer(looked(lab), {}, on_demand=True)
-    return found, [device for device in found.devices if device.name.startswith("gpu-1-")]
-
-
-def fits(found: Offer, devices: Iterable[Device]) -> bool:
-    """Return whether the scheduler would give these devices at the same time."""
-    left = {name: dict(counters) for name, counters in found.counters.items()}
-    for device in devices:
-        for name, number in device.counters.items():
-            left[device.counter_set][name] -= number
-    return all(number >= 0 for counters in left.values() for number in counters.values())
-
-
-def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Discovery) -> None:
-    found, devices = possible(lab)
-
-    assert len(devices) == 7 + 7 + 4 + 3 + 2 + 1 + 1
-    assert all(fits(found, [device]) for device in devices)
-    for one, two in combinations(devices, 2):
-        first, second = (memory(device) for device in (one, two))
-        both_have_media = "me" in one.name and "me" in two.name
-        assert fits(found, [one, two]) == (not first & second and not both_have_media), (one, two)
-    by_name = {device.name: device for device in devices}
-    assert fits(found, [by_name[SMALL.format(number)] for number in range(7)])
-    assert fits(found, [by_name["gpu-1-mig-4g40gb-5-0"], by_name[HALF]])
-
-
-def memory(device: Device) -> set[int]:
-    assert device.place is not None
-    return set(range(device.place.start, device.place.start + device.place.size))
-
-
-def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Discovery) -> None:
-    found = offer(looked(lab), {}, on_demand=True)
+def test_what_somebody_else_has_made_stays_and_keeps_its_place(machine: Machine) -> None:
+    found = offer(machine, {}, on_demand=True)
 
     # 3g.40gb, 2g.20gb and 1g.10gb+me fill seven of eight memory slices.
     of_first = [device for device in found.devices if device.name.startswith("gpu-0-")]
@@ -119,8 +93,9 @@ def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Discovery) -
     assert list(found.counters) == ["gpu-1-counter-set"]
 
 
-def test_slices_have_counters_or_devices_and_not_too_many(lab: Discovery) -> None:
-    found, devices = possible(lab)
+def test_slices_have_counters_or_devices_and_not_too_many(machine: Machine) -> None:
+    found = offer(machine, {}, on_demand=True)
+    devices = [device for device in found.devices if device.name.startswith("gpu-1-")]
     many = Offer(
         devices=tuple(devices) * 8,
         counters={f"set-{number}": found.counters["gpu-1-counter-set"] for number in range(9)},
@@ -140,78 +115,65 @@ def test_slices_have_counters_or_devices_and_not_too_many(lab: Discovery) -> Non
     )
 
 
-async def second(lab: Discovery) -> MigGpu:
-    return next(gpu for gpu in (await lab.nvml.mig()).gpus if gpu.minor == 1)
+async def second(lab: Lab) -> MigGpu:
+    return next(gpu for gpu in (await lab.machine.nvml.mig()).gpus if gpu.minor == 1)
 
 
-async def instances(lab: Discovery) -> list[tuple[int, int]]:
+async def instances(lab: Lab) -> list[tuple[int, int]]:
     """Return the places on the second GPU that are taken."""
     state = await second(lab)
     return sorted((each.placement.start, each.placement.size) for each in state.instances)
 
 
-def spec_of(folder: Path, uid: str) -> list[str]:
-    path = folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid}.json"
+def spec_of(lab: Lab, uid: str) -> list[str]:
+    path = lab.folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid}.json"
     (device,) = json.loads(path.read_text())["devices"]
     return [node["path"] for node in device["containerEdits"]["deviceNodes"]]
 
 
 @needs_root
-async def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
-    lab: Discovery, folder: Path
-) -> None:
-    async def until_made(api: FakeApi, lab: Discovery, folder: Path) -> None:
-        gone = allocate(api, "gone", SMALL.format(0))
-        kubelet = FakeKubelet(f"{folder}/registry")
-        async with driver(api, lab, folder, mig="on-demand"):
-            await kubelet.register()
-            await kubelet.prepare(gone)
-            assert await instances(lab) == [(0, 1), (2, 1)]
-        api.remove(CLAIM, "gone", "ns")
-        await destroy_all(lab)
-        async with driver(api, lab, folder, mig="on-demand") as made:
-            await until(lambda: made.describe()[0]["claims"] == ["ns/small"])
-            await until((folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid_of('small')}.json").exists)
-            assert await instances(lab) == [(2, 1)]
-
-    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-    async with driver(api, lab, folder, mig="on-demand") as made:
-        await kubelet.register()
-        await until(lambda: SMALL.format(0) in offered(api))
-        written = len(api.writes)
-        small, half = allocate(api, "small", SMALL.format(2)), allocate(api, "half", HALF)
+async def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(lab: Lab) -> None:
+    async with lab.running(mig="on-demand") as made:
+        await until(lambda: SMALL.format(0) in lab.offered())
+        written = len(lab.api.writes)
+        small, half = lab.allocate("small", SMALL.format(2)), lab.allocate("half", HALF)
         for claim in (small, half, small):
-            await kubelet.prepare(claim)
+            await lab.kubelet.prepare(claim)
         assert await instances(lab) == [(2, 1), (4, 4)]
         log = made._log.target
         assert isinstance(log, io.StringIO)
         assert re.search(r"/half \([0-9a-f-]{36}\) has \S+ \(MIG-[0-9a-f-]{36}\)", log.getvalue())
-        nodes = spec_of(folder, small.uid)
+        nodes = spec_of(lab, small.uid)
         assert "/dev/nvidia1" in nodes
         assert len([path for path in nodes if "nvidia-cap" in path]) == 2
         with pytest.raises(RefusedError):  # the scheduler would not do this
-            await kubelet.prepare(allocate(api, "same", SMALL.format(5)))
-        await kubelet.unprepare(half)
+            await lab.kubelet.prepare(lab.allocate("same", SMALL.format(5)))
+        await lab.kubelet.unprepare(half)
         assert await instances(lab) == [(2, 1)]
         await asyncio.sleep(0.3)  # it looks at the machine in between
-        assert len(api.writes) == written
+        assert len(lab.api.writes) == written
+        await lab.kubelet.prepare(lab.allocate("gone", SMALL.format(0)))
+        assert await instances(lab) == [(0, 1), (2, 1)]
     # A new process finds the instance of a claim that is gone, and one that a boot has taken.
-    await until_made(api, lab, folder)
+    lab.api.remove(CLAIM, "gone", "ns")
+    await destroy_all(lab)
+    async with lab.running(mig="on-demand") as made:
+        await until(lambda: made.describe()[0]["claims"] == ["ns/small"])
+        await until((lab.folder / f"cdi/k8s.gpu.nvidia.com-claim_{small.uid}.json").exists)
+        assert await instances(lab) == [(2, 1)]
 
 
 @needs_root
-async def test_a_claim_ends_also_while_the_driver_is_let_go(lab: Discovery, folder: Path) -> None:
+async def test_a_claim_ends_also_while_the_driver_is_let_go(lab: Lab) -> None:
     """NVIDIA's driver manager evicts the pods that have claims after it has paused the labels."""
-
-    api, kubelet, nvml = FakeApi(), FakeKubelet(f"{folder}/registry"), lab.nvml
-    async with driver(api, lab, folder, mig="on-demand"):
-        await kubelet.register()
-        await until(lambda: HALF in offered(api))
-        half = allocate(api, "half", HALF)
-        await kubelet.prepare(half)
+    nvml = lab.machine.nvml
+    async with lab.running(mig="on-demand"):
+        await until(lambda: HALF in lab.offered())
+        half = lab.allocate("half", HALF)
+        await lab.kubelet.prepare(half)
         await nvml.let_go("the driver is being replaced: a test says so")
         try:
-            await kubelet.unprepare(half)
+            await lab.kubelet.unprepare(half)
             assert not nvml.is_let_go  # it has to be closed once more
             with pytest.raises(ReleasedError):
                 await nvml.report()
@@ -222,24 +184,19 @@ async def test_a_claim_ends_also_while_the_driver_is_let_go(lab: Discovery, fold
         assert await instances(lab) == []
 
 
-async def destroy_all(lab: Discovery) -> None:
+async def destroy_all(lab: Lab) -> None:
     """Destroy the instances of the second GPU, as a boot does."""
-    from types import NoneType
-
-    gpu = await second(lab)
+    gpu, call = await second(lab), lab.machine.nvml.call
     for each in gpu.instances:
+        ids: dict[str, Any] = {"uuid": gpu.uuid, "gi": each.id}
         for compute in each.compute:
-            await lab.nvml.call(
-                "mig_destroy_compute",
-                NoneType,
-                {"uuid": gpu.uuid, "gi": each.id, "ci": compute.id},
-            )
-        await lab.nvml.call("mig_destroy", NoneType, {"uuid": gpu.uuid, "gi": each.id})
+            await call("mig_destroy_compute", NoneType, {**ids, "ci": compute.id})
+        await call("mig_destroy", NoneType, ids)
 
 
 @needs_root
 async def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
-    lab: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The periodic look has read NVML's state of before a device was made for a claim."""
     has_begun, may_end = threading.Event(), threading.Event()
@@ -253,11 +210,11 @@ async def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
 
     monkeypatch.setattr(specs, "gpus", slow)
 
-    made = new_driver(FakeApi(), lab, settings(folder, mig="on-demand"))
+    made = new_driver(lab.api, lab.machine, settings(lab.folder, mig="on-demand"))
     periodic = asyncio.create_task(made._update())
     await until(has_begun.is_set)
     gpu = await second(lab)
-    place, instances = Place(0, 2, 1, 0), Instances(lab.nvml, made._look_at_mig, LOG)
+    place, instances = Place(0, 2, 1, 0), Instances(lab.machine.nvml, made._look_at_mig, LOG)
 
     async def make() -> str:
         await instances.make(gpu.uuid, place)
@@ -270,19 +227,15 @@ async def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
     assert await made_for_claim in (made._specs._files._side.edits or {})
 
 
-async def test_without_shared_counters_the_devices_that_exist_are_offered(
-    lab: Discovery, folder: Path
-) -> None:
-    api = FakeApi()
-    api.drops = {"sharedCounters", "consumesCounters"}
-    async with driver(api, lab, folder, mig="on-demand") as made:
-        await until(lambda: len(offered(api)) == 3 + 3)
+async def test_without_shared_counters_the_devices_that_exist_are_offered(lab: Lab) -> None:
+    lab.api.drops = {"sharedCounters", "consumesCounters"}
+    async with lab.running(mig="on-demand") as made:
+        await until(lambda: len(lab.offered()) == 3 + 3)
         await until(lambda: made.describe()[0]["reason"] == "")
-        assert not any(name.startswith("gpu-1-") for name in offered(api))
+        assert not any(name.startswith("gpu-1-") for name in lab.offered())
 
 
-def test_claims_keep_their_place_from_being_offered_as_existing(lab: Discovery) -> None:
-    machine = looked(lab)
+def test_claims_keep_their_place_from_being_offered_as_existing(machine: Machine) -> None:
     first = next(gpu for gpu in machine.mig.values() if gpu.minor == 0)
     claimed = {first.uuid: [Place(each.kind, *each.placement, 0) for each in first.instances]}
 

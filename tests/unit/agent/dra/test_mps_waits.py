@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.agent.dra.devices import DRIVER, Device
-from nvct.agent.dra.specs import edits_of
+from nvct.agent.dra.devices import MIB
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.mps.daemons import Daemon
 from nvct.errors import HostError
 from tests.unit.agent.device_plugin.fake_kubelet import until
-from tests.unit.agent.dra.test_prepare import CLAIM, Node, node, spec_of_all
+from tests.unit.agent.dra.test_prepare import CLAIM, Node, node
+from tests.unit.agent.dra.test_sharing import by_mps
 
 __all__ = ["node"]
 
@@ -40,32 +40,25 @@ class StuckDaemons:
         await self.may.wait()
 
 
-def uuid_of(name: str) -> str:
-    """Return what NVML names as a UUID; MPS takes no other."""
-    return f"{name}-0000-4000-8000-{'0' * 19}"
-
-
-def renamed(one: Device) -> Device:
-    return replace(one, uuid=uuid_of(one.uuid), gpu=uuid_of(one.gpu))
-
-
-def shared_by_mps(node: Node, name: str, *devices: str) -> tuple[ClaimRef, StuckDaemons]:
-    node.preparer.devices = {name: renamed(one) for name, one in node.preparer.devices.items()}
-    spec = spec_of_all()
-    spec["devices"] = [{**one, "name": uuid_of(one["name"])} for one in spec["devices"]]
-    node.know(edits_of(spec))
-    claim = node.allocate(name, *devices)
-    found = node.api.objects[CLAIM.plural, "ns", name]
-    parameters = {
-        "apiVersion": "resource.nvidia.com/v1beta1",
-        "kind": "GpuConfig",
-        "sharing": {"strategy": "MPS"},
+def with_mps(node: Node, mib: int = 15360) -> StuckDaemons:
+    """Give a node MPS, and GPUs with so much memory and the UUIDs that MPS takes."""
+    uuids = {
+        name: f"GPU-{name[-1] * 8}-0000-4000-8000-{'0' * 12}" for name in node.preparer.devices
     }
-    found["status"]["allocation"]["devices"]["config"] = [
-        {"opaque": {"driver": DRIVER, "parameters": parameters}}
-    ]
+    node.know({uuid: {"env": [f"A={name}"]} for name, uuid in uuids.items()})
+    node.preparer.devices = {
+        name: replace(each, uuid=uuids[name], gpu=uuids[name], capacity={"memory": mib * MIB})
+        for name, each in node.preparer.devices.items()
+    }
     node.preparer.mps = daemons = StuckDaemons()  # type: ignore[assignment]
-    return claim, daemons
+    return daemons
+
+
+def shared_by_mps(node: Node, name: str, device: str) -> tuple[ClaimRef, StuckDaemons]:
+    claim = node.allocate(name, device)
+    found = node.api.objects[CLAIM.plural, "ns", name]
+    found["status"]["allocation"]["devices"]["config"] = by_mps()
+    return claim, with_mps(node)
 
 
 async def test_no_claim_waits_for_the_daemon_of_another(node: Node) -> None:

@@ -169,16 +169,6 @@ def test_devices_of_other_drivers_and_nodes_are_not_ours(node: Node) -> None:
     assert node.files() == []
 
 
-def test_an_alternative_of_a_request_is_named_by_the_request() -> None:
-    (found,) = claims.allocated({"status": allocation("gpu-0", "gpu-0")}, NAME)
-    assert found.requests == ("req-0", "req-1")
-
-    status = allocation("gpu-0")
-    status["allocation"]["devices"]["results"][0]["request"] = "main/large"
-    (found,) = claims.allocated({"status": status}, NAME)
-    assert found.requests == ("main",)
-
-
 @pytest.mark.parametrize("uid", ["", "../../etc/cron.d/x", "a/b", "x" * 70, "-a"])
 def test_a_uid_that_is_none_is_refused(node: Node, uid: str) -> None:
     for work in (node.preparer.prepare, node.preparer.unprepare):

@@ -19,7 +19,7 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.dra import journal, mps_claims
-from nvct.agent.dra.devices import DRIVER, MIB, Device
+from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.journal import Journal, gpus_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.kubelet.dra_service import ClaimRef
@@ -28,12 +28,12 @@ from nvct.agent.mps.keeper import ENDING, NOT_YET
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_kubelet import RefusedError
 from tests.unit.agent.dra.test_mps import Lab, lab, node
+from tests.unit.agent.dra.test_mps_waits import with_mps
 from tests.unit.agent.dra.test_prepare import CLAIM, Node
 
 __all__ = ["lab", "node"]
 STEPS = 100
 LIVES = 500 if os.environ.get("NVCT_TESTS_PROFILE") == "full" else 30
-GPUS = {f"gpu-{n}": f"GPU-00000000-1111-4222-8333-{n:012x}" for n in range(2)}
 SIZES = (2000, 5000)
 PAUSE = 20
 """The most turns of the event loop that something takes."""
@@ -88,19 +88,13 @@ class Life:
 
     def restart(self) -> None:
         self.node.restart()
-        self.node.preparer.devices = {
-            name: Device(
-                name=name, uuid=uuid, gpu=uuid, attributes={}, capacity={"memory": 81559 * MIB}
-            )
-            for name, uuid in GPUS.items()
-        }  # fmt: skip
-        self.node.know(
-            {u: {"deviceNodes": [{"path": f"/dev/{name}"}]} for name, u in GPUS.items()}
-        )
+        with_mps(self.node, 81559)
+        devices = self.node.preparer.devices.items()
+        self.gpus = {name: device.uuid for name, device in sorted(devices)[:2]}
         self.node.preparer.mps = ClaimDaemons(cast("Any", self.keeper), Log(target=self.node.log))
 
     def allocate(self, name: str) -> None:
-        gpu = self.dice.choice(sorted(GPUS))
+        gpu = self.dice.choice([*self.gpus])
         sizes = {size for _, held, size in self.live.values() if held == gpu}
         size = sizes.pop() if sizes else self.dice.choice(SIZES)
         ref = self.node.allocate(name, gpu, consumedCapacity={"memory": f"{size}Mi"})
@@ -145,13 +139,13 @@ class Life:
         for ref in ends:
             self.node.delete(ref)
         for name in lives_on:  # the daemons of claims that live were not started again
-            resource = of_shares(GPUS[self.live[name][1]])
+            resource = of_shares(self.gpus[self.live[name][1]])
             assert self.keeper.starts[resource] == before[resource], name
 
     def check(self) -> None:
         known = self.node.journal.load()
         assert {claim.name for claim in known.values()} == {*self.live}
-        wanted = {of_shares(GPUS[gpu]): {"0": size} for _, gpu, size in self.live.values()}
+        wanted = {of_shares(self.gpus[gpu]): {"0": size} for _, gpu, size in self.live.values()}
         assert {name: d.limits for name, d in self.keeper.daemons.items()} == wanted
         assert self.node.files() == sorted(ref.uid for ref, _, _ in self.live.values())
 

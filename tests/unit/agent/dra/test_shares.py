@@ -1,29 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims with a part of a GPU's memory, on a simulated node with the stand-in for MPS."""
+"""Claims with a part of a GPU's memory or a time slice, on a simulated node with the stand-in for MPS."""
 
 from __future__ import annotations
 
 import asyncio
-import io
 import subprocess
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from nvct.agent.core.logs import Log
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import MIB, Device, Offer, Version
-from nvct.agent.dra.publisher import Publisher
-from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import of_shares
-from nvct.agent.mps.place import Place
 from tests.unit.agent.device_plugin.fake_kubelet import until
-from tests.unit.agent.dra.fake_api import NAME, FakeApi
+from tests.unit.agent.dra.fake_api import FakeApi
 from tests.unit.agent.dra.fake_kubelet import RefusedError
-from tests.unit.agent.dra.test_mps import Lab, by_mps, lab, node, uuids
+from tests.unit.agent.dra.test_mps import Lab, lab, node, uuids
+from tests.unit.agent.dra.test_prepare import CLAIM
 from tests.unit.agent.dra.test_sharing import config
+from tests.unit.agent.dra.test_slices import publishing
 from tests.unit.agent.dra.test_task import SLICES
 
 __all__ = ["lab", "node"]
@@ -69,12 +66,6 @@ def options_of(pid: str) -> list[str]:
     return Path("/proc", pid, "cmdline").read_text().split("\0")[1:-1]
 
 
-async def refused(lab: Lab, claim: ClaimRef) -> str:
-    with pytest.raises(RefusedError) as caught:
-        await lab.kubelet.prepare(claim)
-    return str(caught.value)
-
-
 async def test_claims_share_the_memory_of_a_gpu_by_one_daemon_that_enforces_it(lab: Lab) -> None:
     lab.shares = "uniform"
     async with lab.agent():
@@ -115,42 +106,6 @@ async def test_claims_share_the_memory_of_a_gpu_by_one_daemon_that_enforces_it(l
         (device,) = await lab.kubelet.prepare(whole)
         assert len(device.cdi) == 2
         assert lab.modes() == ["D"] * 4
-        await lab.kubelet.unprepare(whole)
-
-
-async def test_what_would_break_the_limit_of_others_is_refused_with_a_sentence(lab: Lab) -> None:
-    lab.shares = "uniform"
-    async with lab.agent():
-        first = lab.share("first", "gpu-0", SIZE)
-        await lab.kubelet.prepare(first)
-
-        why = await refused(lab, lab.share("larger", "gpu-0", "6000Mi"))
-        assert "has shares of 5000Mi for claim ns/first, and this claim asks for 6000Mi" in why
-        whole = lab.allocate("whole", "gpu-0", sharing=config())
-        assert "is shared by memory for claim ns/first, and this claim asks for no memory" in (
-            await refused(lab, whole)
-        )
-        both = lab.share("both", "gpu-1", SIZE)
-        found = lab.api.objects["resourceclaims", "ns", "both"]["status"]["allocation"]["devices"]
-        found["results"].append({**found["results"][0], "request": "b", "device": "gpu-2"})
-        assert "a share of a GPU's memory beside other devices: gpu-1, gpu-2" in (
-            await refused(lab, both)
-        )
-        second = {**found["results"][0], "request": "b", "consumedCapacity": {"memory": "1Gi"}}
-        found["results"][1] = second
-        assert "has shares of different sizes of gpu-1" in await refused(lab, both)
-        by_both = lab.allocate(
-            "by-both", "gpu-1", sharing=by_mps(), consumedCapacity={"memory": SIZE}
-        )
-        assert "has an MPS configuration or a time slice, and a share" in await refused(
-            lab, by_both
-        )
-        assert lab.journal() == ["first"]
-        # What is refused while others share is given when they have ended.
-        await lab.kubelet.unprepare(first)
-        await lab.kubelet.prepare(whole)
-        why = await refused(lab, lab.share("late", "gpu-0", SIZE))
-        assert "is prepared for claim ns/whole" in why
         await lab.kubelet.unprepare(whole)
 
 
@@ -241,21 +196,96 @@ def test_a_shared_device_has_the_form_of_the_api() -> None:
 async def test_an_api_server_without_shares_gets_devices_for_one_claim_each() -> None:
     api = FakeApi()
     api.drops = {"allowMultipleAllocations"}
-    log = io.StringIO()
-
-    async def is_alone() -> bool:
-        return True
-
-    publisher = Publisher(cast("Any", api), NAME, Log(target=log), is_alone)
-    task = asyncio.create_task(publisher.run())
-    publisher.offer(Offer(devices=(shared_device("9.0.0"),)).with_shares({}))
-    await until(lambda: publisher.lacks_shares)
-    assert "knows no devices that several claims have" in publisher.problem.text
-    publisher.offer(Offer(devices=(shared_device("9.0.0"),)))
-    await until(lambda: publisher.is_current)
-    task.cancel()
+    async with publishing(api) as publisher:
+        publisher.offer(Offer(devices=(shared_device("9.0.0"),)).with_shares({}))
+        await until(lambda: publisher.lacks_shares)
+        assert "knows no devices that several claims have" in publisher.problem.text
+        publisher.offer(Offer(devices=(shared_device("9.0.0"),)))
+        await until(lambda: publisher.is_current)
 
 
-def test_the_daemon_of_a_gpu_has_a_folder_of_its_own() -> None:
-    name = of_shares("GPU-00000000-1111-5222-8333-00000000000A")
-    assert Place("/mps").shm(name).endswith("/gpu-00000000-1111-5222-8333-00000000000a/shm")
+class Smi:
+    """An nvidia-smi that notes how it was called, before the simulated one; or that refuses."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.path = folder / "bin/nvidia-smi"
+        self.path.parent.mkdir()
+        self.calls = folder / "calls"
+        self.calls.touch()
+        real = lab.node.driver_root / "usr/bin/nvidia-smi"
+        self.script = f'#!/bin/sh\n[ "$1" = compute-policy ] && echo "$*" >> {self.calls}\n'
+        self.real = f'exec {real} "$@"\n'
+        self.allow()
+        lab.env["PATH"] = f"{self.path.parent}:{lab.env['PATH']}"
+
+    def allow(self) -> None:
+        self.path.write_text(self.script + self.real)
+        self.path.chmod(0o755)
+
+    def refuse(self) -> None:
+        refuses = "echo Not Supported; exit 3\n"
+        self.path.write_text(
+            f'{self.script}[ "$1" = compute-policy ] && {{ {refuses}}}\n{self.real}'
+        )
+
+    def slices(self) -> list[tuple[str, str]]:
+        lines = [line.split() for line in self.calls.read_text().splitlines()]
+        return [(uuid, number) for _, _, uuid, _, number in lines]
+
+
+def sliced(interval: str) -> Any:
+    return config(strategy="TimeSlicing", timeSlicingConfig={"interval": interval})
+
+
+async def test_a_claim_has_its_time_slice_until_it_ends(lab: Lab, tmp_path: Path) -> None:
+    smi = Smi(lab, tmp_path)
+    async with lab.agent():
+        claim = lab.allocate("long", "gpu-1", "gpu-3", sharing=sliced("Long"))
+        plain = lab.allocate("plain", "gpu-0", sharing=sliced("Default"))
+        devices = await lab.kubelet.prepare(claim)
+        await lab.kubelet.prepare(plain)
+        gpus = sorted(uuids(lab, "gpu-1", "gpu-3"))
+        assert smi.slices() == [(uuid, "3") for uuid in gpus]
+        assert [len(one.cdi) for one in devices] == [2, 2]  # no daemon, and no pipes
+        assert not [name for name in lab.spec("long") if name.endswith("-mps")]
+        assert lab.modes() == ["D"] * 4
+        assert await lab.kubelet.prepare(claim) == devices
+        assert len(smi.slices()) == 2
+    async with lab.agent():  # after a boot the driver has none
+        await until(lambda: [number for _, number in smi.slices()[-2:]] == ["3", "3"])
+        await lab.kubelet.unprepare(claim)
+        assert smi.slices()[-2:] == [(uuid, "0") for uuid in gpus]
+        await lab.kubelet.unprepare(plain)
+        assert lab.journal() == []
+
+
+async def test_where_the_driver_refuses_the_claim_waits(lab: Lab, tmp_path: Path) -> None:
+    smi = Smi(lab, tmp_path)
+    smi.refuse()
+    async with lab.agent():
+        claim = lab.allocate("short", "gpu-0", sharing=sliced("Short"))
+        why = "(?s)the time slice of the claim is not ready.*Not Supported"
+        with pytest.raises(RefusedError, match=why):
+            await lab.kubelet.prepare(claim)
+        assert lab.journal() == []
+        smi.allow()
+        await lab.kubelet.prepare(claim)
+        await lab.kubelet.unprepare(claim)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+async def test_a_killed_agent_leaves_no_time_slice(
+    lab: Lab, tmp_path: Path, *, is_gone: bool
+) -> None:
+    smi = Smi(lab, tmp_path)
+    async with lab.agent():
+        claim = lab.allocate("long", "gpu-0", sharing=sliced("Long"))
+        await lab.kubelet.prepare(claim)
+    if is_gone:
+        lab.api.remove(CLAIM, "long", "ns")
+    smi.calls.write_text("")
+    async with lab.agent():
+        if not is_gone:
+            await lab.kubelet.unprepare(claim)
+        await until(lambda: lab.journal() == [])
+        assert smi.slices()[-1][1] == "0"

@@ -11,6 +11,7 @@ from nvct.agent.dra import sharing
 from nvct.agent.dra.devices import DRIVER, Place
 from nvct.agent.dra.journal import Entry
 from nvct.agent.dra.sharing import Limits
+from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import Daemon
 from nvct.errors import RequestError
 
@@ -44,6 +45,12 @@ def config(kind: str = "GpuConfig", **sharing: object) -> dict[str, object]:
     return {**found, "sharing": sharing} if sharing else found
 
 
+def by_mps(**limits: object) -> list[Object]:
+    """Return the configurations of a claim that shares by MPS."""
+    parameters = config(strategy="MPS", mpsConfig=limits)
+    return [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
@@ -75,16 +82,13 @@ def test_another_interval_is_a_time_slice_of_whole_gpus(interval: str, number: i
     ("parameters", "message"),
     [
         (None, "is no object"), ([], "is no object"), ({}, "is of kind /None"),
-        ({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "VfioDeviceConfig"}, "VfioDevice"),
         ({"apiVersion": "other.example.com/v1", "kind": "GpuConfig"}, "other.example.com"),
         (config(strategy="Magic"), "unknown sharing strategy"),
         (config(strategy="TimeSlicing", timeSlicingConfig={"interval": "x"}), "unknown interval"),
         (config(strategy="TimeSlicing", timeSlicingConfig=5), "is no object"),
         ({**config(), "sharing": "x"}, "sharing of the claim's"),
         ({**config(), "apiVersion": "resource.nvidia.com/v9"}, "v9/GpuConfig"),
-        ({**config(), "mps": {}}, "has no field mps"),
         ({**config(), "metadata": {}}, "has no field metadata"),
-        (config(stratgy="MPS"), "sharing of the claim's configuration has no field stratgy"),
         (
             config(strategy="TimeSlicing", timeSlicingConfig={"period": "Long"}),
             "sharing.timeSlicingConfig of the claim's configuration has no field period",
@@ -95,10 +99,8 @@ def test_another_interval_is_a_time_slice_of_whole_gpus(interval: str, number: i
         ),
         (config(strategy="TimeSlicing", mpsConfig={}), "mpsConfig .* strategy TimeSlicing"),
         (config(strategy="MPS", timeSlicingConfig={}), "timeSlicingConfig .* strategy MPS"),
-        (config(strategy=""), "unknown sharing strategy"),
         ({**config(), "sharing": {}}, "unknown sharing strategy ''"),
         (config(strategy=["MPS"]), "unknown sharing strategy"),
-        (config(strategy="TimeSlicing", timeSlicingConfig=False), "is no object"),
         ({**config(), "kind": []}, r"/\[\]"),
     ],
 )  # fmt: skip
@@ -117,35 +119,43 @@ def test_configurations_of_others_do_not_matter() -> None:
         sharing.configs(claim(wrong, requests=["gpu/large"]), ["gpu"])
 
 
-def test_mps_has_the_limits_that_the_claim_asks_for() -> None:
-    limits = {
-        "defaultActiveThreadPercentage": 40,
-        "defaultPinnedDeviceMemoryLimit": "10Gi",
-        "defaultPerDevicePinnedMemoryLimit": {"1": 2147483648, UUIDS[2]: "700M"},
-    }
+EACH = {"1": 2147483648, UUIDS[2]: "700M"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "more"),
+    [
+        ({}, {}),
+        ({"mpsConfig": None}, {}),
+        ({"mpsConfig": {"multiUser": None}}, {}),
+        ({"mpsConfig": {"multiUser": False}}, {}),
+        ({"mpsConfig": {"multiUser": True}}, {"multi_user": True}),
+        ({"mpsConfig": {"defaultActiveThreadPercentage": 40}}, {"percentage": 40}),
+        ({"mpsConfig": {"defaultPinnedDeviceMemoryLimit": "10Gi",
+                        "defaultPerDevicePinnedMemoryLimit": EACH}},
+         {"limits": {"0": 10240, "1": 2048, "2": 667}}),
+    ],
+)  # fmt: skip
+def test_devices_of_a_claim_have_one_daemon_with_the_limits_that_it_asks_for(
+    asked: dict[str, Any], more: dict[str, Any]
+) -> None:
     used = [(f"r{n}", entry(uuid)) for n, uuid in enumerate(reversed(UUIDS))]
 
-    made = daemon(used, config(strategy="MPS", mpsConfig=limits))
+    made = daemon(used, config(strategy="MPS", **asked))
 
-    assert made == Daemon(
-        resource="gpu.nvidia.com/uid-1", uuids=tuple(UUIDS),
-        limits={"0": 10240, "1": 2048, "2": 667}, percentage=40,
-    )  # fmt: skip
+    assert made == Daemon(resource="gpu.nvidia.com/uid-1", uuids=tuple(UUIDS), **more)
 
 
-@pytest.mark.parametrize("multi_user", [True, False, None])
-def test_mps_serves_several_users_if_the_claim_says_so(*, multi_user: bool | None) -> None:
-    asked = config(strategy="MPS", mpsConfig={"multiUser": multi_user})
-    made = daemon([("gpu", entry(UUIDS[0]))], asked)
-    assert made is not None
-    assert made.multi_user == bool(multi_user)
+def test_devices_with_different_configurations_are_refused() -> None:
+    used = [("a", entry(UUIDS[0])), ("b", entry(UUIDS[1]))]
+    configs = [
+        sharing.Config("GpuConfig", (name,), Limits(percentage, 0, {}))
+        for name, percentage in (("a", 50), ("b", 25))
+    ]
 
-
-@pytest.mark.parametrize("asked", [{}, {"mpsConfig": None}, {"mpsConfig": {}}])
-def test_mps_without_limits_has_a_daemon_without_limits(asked: dict[str, Any]) -> None:
-    made = daemon([("gpu", entry(UUIDS[0]))], config(strategy="MPS", **asked))
-
-    assert made == Daemon(resource="gpu.nvidia.com/uid-1", uuids=(UUIDS[0],))
+    with pytest.raises(RequestError, match="has different configurations of MPS or time slices"):
+        sharing.daemon(configs, "uid-1", used)
+    assert sharing.daemon([configs[0], configs[0]._replace(requests=("b",))], "uid-1", used)
 
 
 @pytest.mark.parametrize(
@@ -153,16 +163,13 @@ def test_mps_without_limits_has_a_daemon_without_limits(asked: dict[str, Any]) -
     [
         ({"defaultActiveThreadPercentage": 0}, "from 1 to 100, not 0"),
         ({"defaultActiveThreadPercentage": 101}, "from 1 to 100, not 101"),
-        ({"defaultActiveThreadPercentage": "50"}, "from 1 to 100, not '50'"),
         ({"defaultActiveThreadPercentage": True}, "from 1 to 100, not True"),
         ({"defaultPinnedDeviceMemoryLimit": "10 GB"}, "is no quantity: '10 GB'"),
-        ({"defaultPinnedDeviceMemoryLimit": "-1Gi"}, "is no quantity"),
         ({"defaultPinnedDeviceMemoryLimit": ["1Gi"]}, "is no quantity"),
         ({"defaultPinnedDeviceMemoryLimit": "1000k"}, "is 1000k, not 1Mi to 1Pi"),
         ({"defaultPerDevicePinnedMemoryLimit": {"0": "5"}}, "Limit.0 is 5, not 1Mi to 1Pi"),
         ({"defaultPinnedDeviceMemoryLimit": "1e30"}, "is 1e30, not 1Mi to 1Pi"),
         ({"defaultPerDevicePinnedMemoryLimit": {"1": "5Gi"}}, "names '1', which is no device"),
-        ({"defaultPerDevicePinnedMemoryLimit": {"GPU-9": "5Gi"}}, "names 'GPU-9'"),
         ({"defaultPerDevicePinnedMemoryLimit": []}, "is no object"),
         ({"activeThreadPercentage": 5}, "has no field activeThreadPercentage"),
         ({"multiUser": "yes"}, "multiUser is true or false, not 'yes'"),
@@ -205,22 +212,6 @@ def test_the_last_configuration_of_a_request_counts_and_the_claims_before_its_cl
 def test_what_mps_cannot_serve_is_refused(used: list[Entry], kind: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         daemon([("gpu", one) for one in used], config(kind, strategy="MPS"))
-
-
-def test_devices_of_one_claim_have_one_daemon() -> None:
-    used = [("a", entry(UUIDS[0])), ("b", entry(UUIDS[1]))]
-
-    def configs(*percentages: int) -> list[sharing.Config]:
-        return [
-            sharing.Config("GpuConfig", (name,), Limits(percentage, 0, {}))
-            for name, percentage in zip("ab", percentages, strict=True)
-        ]
-
-    made = sharing.daemon(configs(50, 50), "uid-1", used)
-    assert made
-    assert made.uuids == tuple(UUIDS[:2])
-    with pytest.raises(RequestError, match="has different configurations of MPS or time slices"):
-        sharing.daemon(configs(50, 25), "uid-1", used)
 
 
 def test_a_configuration_is_for_devices_of_its_kind() -> None:

@@ -69,14 +69,6 @@ def test_a_device_has_the_form_of_the_api() -> None:
     }  # fmt: skip
 
 
-def test_the_older_api_has_a_level_more() -> None:
-    (made,) = changed([], [device(0)], "v1beta1").apply
-
-    (shown,) = made["spec"]["devices"]
-    assert sorted(shown) == ["basic", "name"]
-    assert sorted(shown["basic"]) == ["attributes", "capacity"]
-
-
 @pytest.mark.parametrize(
     ("number", "text"),
     [
@@ -118,12 +110,6 @@ def test_an_interrupted_write_is_finished_with_a_newer_generation() -> None:
     half = [*stored(changed(older, many[:-1]))[:1], older[1]]
 
     assert [one["spec"]["pool"]["generation"] for one in changed(half, many).apply] == [3, 3]
-
-
-def test_no_device_is_no_slice() -> None:
-    found = stored(changed([], [device(0)]))
-
-    assert changed(found, []) == slices.Changes((), (f"{NAME}-{DRIVER}-0",))
 
 
 def test_names_of_long_nodes_are_cut_and_differ() -> None:

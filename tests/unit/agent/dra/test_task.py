@@ -96,6 +96,44 @@ async def driver(
         await machine.nvml.report()  # a request in flight would leave its answer to the next test
 
 
+class Lab:
+    """A node of four T4, its API server and its kubelet."""
+
+    def __init__(self, machine: Discovery, folder: Path) -> None:
+        self.machine, self.folder = machine, folder
+        self.api, self.kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+
+    @contextlib.asynccontextmanager
+    async def running(self, pod_uid: str = "", **more: Any) -> AsyncIterator[DraDriver]:
+        """Run the driver; its devices are offered, four or more, and the kubelet knows it."""
+        async with driver(self.api, self.machine, self.folder, pod_uid, **more) as made:
+            await until(lambda: len(self.offered()) >= 4)
+            await self.kubelet.register()
+            yield made
+
+    async def uuids(self) -> list[str]:
+        return [gpu.uuid for gpu in (await self.machine.inventory()).gpus]
+
+    def allocate(self, name: str, *devices: str) -> ClaimRef:
+        return allocate(self.api, name, *devices)
+
+    def offered(self) -> list[str]:
+        return offered(self.api)
+
+    def tainted(self) -> list[str]:
+        found = [one for each in self.api.all(SLICES) for one in each["spec"].get("devices", ())]
+        return [one["name"] for one in found if one.get("taints")]
+
+    def label(self, **labels: str) -> None:
+        (node,) = self.api.all(NODE.plural)
+        self.api.put(NODE, {"metadata": {**node["metadata"], "labels": labels}})
+
+
+@pytest.fixture
+def lab(machine: Discovery, folder: Path) -> Lab:
+    return Lab(machine, folder)
+
+
 def allocate(api: FakeApi, name: str, *devices: str) -> ClaimRef:
     ref = ClaimRef("ns", name, uid_of(name))
     metadata = {"name": name, "namespace": "ns", "uid": ref.uid}
@@ -107,85 +145,70 @@ def offered(api: FakeApi) -> list[str]:
     return [one["name"] for found in api.all(SLICES) for one in found["spec"].get("devices", ())]
 
 
-async def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(
-    machine: Discovery, folder: Path
-) -> None:
-    reason = "the driver is being replaced: a test says so"
-
-    def tainted(api: FakeApi) -> int:
-        devices = [one for found in api.all(SLICES) for one in found["spec"]["devices"]]
-        return sum("taints" in device for device in devices)
-
-    async with driver(api := FakeApi(), machine, folder) as made:
-        await until(lambda: len(offered(api)) == 4)
-        kubelet = FakeKubelet(f"{folder}/registry")
-        await kubelet.register()
-        kept = allocate(api, "kept", "gpu-0")
-        assert await kubelet.prepare(kept)
-        await machine.nvml.let_go(reason)
+async def test_claims_are_refused_while_the_driver_is_replaced_and_slices_stay(lab: Lab) -> None:
+    reason, nvml = "the driver is being replaced: a test says so", lab.machine.nvml
+    async with lab.running() as made:
+        kept = lab.allocate("kept", "gpu-0")
+        assert await lab.kubelet.prepare(kept)
+        await nvml.let_go(reason)
         try:
-            await until(lambda: tainted(api) == 4)
+            await until(lambda: len(lab.tainted()) == 4)
             with pytest.raises(RefusedError, match=reason):
-                await kubelet.prepare(allocate(api, "one", "gpu-2"))
-            assert await kubelet.prepare(kept)
+                await lab.kubelet.prepare(lab.allocate("one", "gpu-2"))
+            assert await lab.kubelet.prepare(kept)
             assert not made.problem.text
         finally:
-            machine.nvml.refusal = ""
-        await until(lambda: tainted(api) == 0)
-        assert await kubelet.prepare(allocate(api, "one", "gpu-2"))
+            nvml.refusal = ""
+        await until(lambda: lab.tainted() == [])
+        assert await lab.kubelet.prepare(lab.allocate("one", "gpu-2"))
 
 
-async def test_a_claim_waits_for_the_files_of_a_driver_that_was_replaced(
-    machine: Discovery, folder: Path
-) -> None:
+async def test_a_claim_waits_for_the_files_of_a_driver_that_was_replaced(lab: Lab) -> None:
     """Its devices may be healthy again before the machine was looked at."""
-    async with driver(api := FakeApi(), machine, folder) as made:
-        await until(lambda: len(offered(api)) == 4)
-        kubelet = FakeKubelet(f"{folder}/registry")
-        await kubelet.register()
-        written = folder / "cdi/k8s.gpu.nvidia.com-driver.json"
+    async with lab.running() as made:
+        written = lab.folder / "cdi/k8s.gpu.nvidia.com-driver.json"
         written.unlink()
         made._made, made._loaded = None, "580.1.1"  # as before another driver
 
-        assert await kubelet.prepare(allocate(api, "new", "gpu-1"))
+        assert await lab.kubelet.prepare(lab.allocate("new", "gpu-1"))
 
         assert written.exists()
 
 
 async def test_gpus_are_offered_when_their_xids_are_watched(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[bool] = []
-    begun: list[HealthEngine] = []
+    events: list[str] = []
     begin, offer = HealthEngine.begin, Publisher.offer
 
     async def beginning(engine: HealthEngine, client: NvmlClient) -> None:
         await begin(engine, client)
-        begun.append(engine)
+        events.append("watched")
 
     def offering(publisher: Publisher, found: Offer) -> None:
-        seen.append(bool(begun))
+        events.append("offered")
         offer(publisher, found)
 
     monkeypatch.setattr(HealthEngine, "begin", beginning)
     monkeypatch.setattr(Publisher, "offer", offering)
 
-    async with driver(api := FakeApi(), machine, folder):
-        await until(lambda: len(offered(api)) == 4)
-    assert seen[0]
+    async with lab.running():
+        assert events[:2] == ["watched", "offered"]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-async def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, folder: Path) -> None:
-    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry", version)
-    async with driver(api, machine, folder, "uid-1") as made:
+async def test_a_claim_of_a_simulated_gpu(version: str, lab: Lab) -> None:
+    folder, kubelet = lab.folder, lab.kubelet
+    kubelet.version = version
+    async with driver(lab.api, lab.machine, folder, "uid-1") as made:
         assert kubelet.sockets() == [f"{folder}/registry/{DRIVER}-uid-1-reg.sock"]
         info = await kubelet.register()
         assert (info.name, info.endpoint) == (DRIVER, f"{folder}/plugins/{DRIVER}/dra-uid-1.sock")
-        await until(lambda: offered(api) == [f"gpu-{n}" for n in range(4)])
-        claim = allocate(api, "one", "gpu-2")
+        await until(lambda: lab.offered() == [f"gpu-{n}" for n in range(4)])
+        claim = lab.allocate("one", "gpu-2")
         (device,) = await kubelet.prepare(claim)
-        spec = json.loads((folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").read_text())
+        file = folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json"
+        spec = json.loads(file.read_text())
         (shown,) = spec["devices"]
         assert device.cdi[1] == f"{spec['kind']}={shown['name']}"
         nodes = [node["path"] for node in shown["containerEdits"]["deviceNodes"]]
@@ -193,25 +216,21 @@ async def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, fold
         common = json.loads((folder / "cdi/k8s.gpu.nvidia.com-driver.json").read_text())
         assert common["containerEdits"]["mounts"]
         (state,) = made.describe()
-        assert state["state"] == "listed"
-        assert state["claims"] == ["ns/one"]
+        assert (state["state"], state["claims"]) == ("listed", ["ns/one"])
         counted = {one.name: [s.value for s in one.samples] for one in made.metrics()}
-        assert (
-            counted["nvct_dra_prepared_total"] == counted["nvct_dra_slices_written_total"] == [1]
-        )
-        assert counted["nvct_dra_devices"] == [4]
+        names = ("nvct_dra_prepared_total", "nvct_dra_slices_written_total", "nvct_dra_devices")
+        assert [counted[name] for name in names] == [[1], [1], [4]]
         with pytest.raises(RefusedError, match="is prepared for claim ns/one"):
-            await kubelet.prepare(allocate(api, "two", "gpu-2"))
+            await kubelet.prepare(lab.allocate("two", "gpu-2"))
         await kubelet.unprepare(claim)
-        assert not (folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").exists()
-        written = len(api.writes)
+        assert not file.exists()
         await asyncio.sleep(0.05)
-        assert len(api.writes) == written == 1
+        assert len(lab.api.writes) == 1
     assert kubelet.sockets() == []
 
 
 async def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Api(FakeApi):
         async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
@@ -223,130 +242,100 @@ async def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
     monkeypatch.setattr(task, "RECONCILE_S", 0.05)
     monkeypatch.setattr(claims, "TURN_S", 0.05)
     asked: list[str] = []
+    lab.api = Api()
 
-    api, kubelet = Api(), FakeKubelet(f"{folder}/registry")
-    async with driver(api, machine, folder, "uid-1") as made:
-        await kubelet.register()
-        await kubelet.prepare(allocate(api, "one", "gpu-2"))
-        api.absent = {f"{slices.GROUP}/v1"}
+    async with lab.running() as made:
+        await lab.kubelet.prepare(lab.allocate("one", "gpu-2"))
+        lab.api.absent = {f"{slices.GROUP}/v1"}
         await until(lambda: asked and made.describe()[0]["api"] == "v1beta1")
         await asyncio.sleep(0.2)
         assert made.describe()[0]["claims"] == ["ns/one"]
 
 
-async def test_a_killed_driver_is_followed_by_one_on_the_same_sockets(
-    machine: Discovery, folder: Path
-) -> None:
-    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+async def test_a_killed_driver_is_followed_by_one_on_the_same_sockets(lab: Lab) -> None:
     for name in ("", "-uid-0"):
         with socket.socket(socket.AF_UNIX) as dead:
-            dead.bind(f"{folder}/registry/{DRIVER}{name}-reg.sock")
-    async with driver(api, machine, folder):
-        await until(lambda: len(kubelet.sockets()) == 1)
-        await kubelet.register()
-        os.unlink(kubelet.sockets()[0])  # somebody
-        await until(kubelet.sockets)
-        await kubelet.register()
+            dead.bind(f"{lab.folder}/registry/{DRIVER}{name}-reg.sock")
+    async with driver(lab.api, lab.machine, lab.folder):
+        await until(lambda: len(lab.kubelet.sockets()) == 1)
+        await lab.kubelet.register()
+        os.unlink(lab.kubelet.sockets()[0])  # somebody
+        await until(lab.kubelet.sockets)
+        await lab.kubelet.register()
 
 
-async def test_two_pods_can_serve_during_an_update(machine: Discovery, folder: Path) -> None:
-    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-    async with driver(api, machine, folder, "older"):
-        async with driver(api, machine, folder, "newer"):
-            assert len(kubelet.sockets()) == 2
-        assert len(kubelet.sockets()) == 1
-        await kubelet.register()
+async def test_two_pods_can_serve_during_an_update(lab: Lab) -> None:
+    async with lab.running("older"):
+        async with driver(lab.api, lab.machine, lab.folder, "newer"):
+            assert len(lab.kubelet.sockets()) == 2
+        await lab.kubelet.register()
 
 
-async def test_another_driver_of_the_name_is_left_alone(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def foreign(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """Yield a socket that another driver of the name will have."""
     monkeypatch.setattr(service, "IDENTIFY_S", 0.1)
-
-    path = f"{folder}/registry/{DRIVER}-reg.sock"
     with socket.socket(socket.AF_UNIX) as other:
-        other.bind(path)
-        other.listen()
-        with pytest.raises(HostError, match=r"another driver gpu\.nvidia\.com runs"):
-            async with driver(FakeApi(), machine, folder, "uid-1"):
-                pass
-    assert (folder / f"registry/{DRIVER}-reg.sock").exists()
+        yield other
+
+
+async def test_another_driver_of_the_name_is_left_alone(lab: Lab, foreign: socket.socket) -> None:
+    path = f"{lab.folder}/registry/{DRIVER}-reg.sock"
+    foreign.bind(path)
+    foreign.listen()
+    with pytest.raises(HostError, match=r"another driver gpu\.nvidia\.com runs"):
+        async with lab.running("uid-1"):
+            pass
+    assert lab.kubelet.sockets() == [path]
 
 
 async def test_a_node_moves_from_another_driver_of_the_name(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, foreign: socket.socket
 ) -> None:
     """Its slices go once it has gone, and not while it serves again.
 
     Names and sockets are those of NVIDIA's 0.5.0-dev (95932046), seen on 2026-11-27.
     """
-    monkeypatch.setattr(service, "IDENTIFY_S", 0.1)
-    kind = slices.kind(slices.VERSIONS[0])
-    api, names = FakeApi(), [f"00000-{DRIVER}-{end}" for end in ("llf42", "tdxcj")]
-    async with driver(api, machine, folder, "uid-1") as made:
-        await until(lambda: len(offered(api)) == 4)
-        (own,) = api.all("resourceslices")
+    kind, api = slices.kind(slices.VERSIONS[0]), lab.api
+    names = [f"00000-{DRIVER}-{end}" for end in ("llf42", "tdxcj")]
+    async with lab.running("uid-1") as made:
+        (own,) = api.all(SLICES)
         for name in names:
             api.put(kind, {**own, "metadata": {**own["metadata"], "name": name}})
-        await until(lambda: len(api.all("resourceslices")) == 1)
-        with socket.socket(socket.AF_UNIX) as other:
-            other.bind(f"{folder}/registry/{DRIVER}-reg.sock")
-            other.listen()
-            api.put(kind, {**own, "metadata": {**own["metadata"], "name": names[0]}})
-            publisher = made._publisher
-            await until(lambda: names[0] in publisher.problem.text)
-            assert len(api.all("resourceslices")) == 2
+        await until(lambda: len(api.all(SLICES)) == 1)
+        foreign.bind(f"{lab.folder}/registry/{DRIVER}-reg.sock")
+        foreign.listen()
+        api.put(kind, {**own, "metadata": {**own["metadata"], "name": names[0]}})
+        publisher = made._publisher
+        await until(lambda: names[0] in publisher.problem.text)
+        assert len(api.all(SLICES)) == 2
 
 
-async def test_a_refused_registration_is_told(machine: Discovery, folder: Path) -> None:
-    kubelet = FakeKubelet(f"{folder}/registry")
-    async with driver(FakeApi(), machine, folder) as made:
-        await kubelet.register("no such version")
+async def test_a_refused_registration_is_told(lab: Lab) -> None:
+    async with lab.running() as made:
+        await lab.kubelet.register("no such version")
         (state,) = made.describe()
         assert (state["state"], state["reason"]) == ("absent", "no such version")
 
 
-async def test_gpus_of_a_device_plugin_are_not_offered(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    api = FakeApi()
-    inventory = await machine.inventory()
-    async with driver(api, machine, folder) as made:
-        await until(lambda: len(offered(api)) == 4)
-
-        async def look() -> None:
-            made._classic.taken = frozenset({inventory.gpus[1].uuid})
-
-        monkeypatch.setattr(made._classic, "look", look)
-        await made._ask_classic()
-        await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
-
-
-def label(api: FakeApi, **labels: str) -> None:
-    (node,) = api.all(NODE.plural)
-    api.put(NODE, {"metadata": {**node["metadata"], "labels": labels}})
-
-
 async def test_a_label_of_the_node_moves_its_gpus_when_nobody_has_them(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api, kubelet, mode = FakeApi(), FakeKubelet(f"{folder}/registry"), ResourcesMode(DRA)
-    uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
-    async with driver(api, machine, folder, mode=mode) as made:
-        await kubelet.register()
-        await until(lambda: len(offered(api)) == 4 and mode.is_listed)
+    kubelet, mode, uuids = lab.kubelet, ResourcesMode(DRA), await lab.uuids()
+    async with lab.running(mode=mode) as made:
+        await until(lambda: mode.is_listed)
         with pytest.raises(RequestError, match="its GPUs are offered by DRA"):
             mode.grant(uuids[:1])
-        claim = allocate(api, "stays", "gpu-2")
+        claim = lab.allocate("stays", "gpu-2")
         await kubelet.prepare(claim)
-        label(api, **{LABEL: CLASSIC})
+        lab.label(**{LABEL: CLASSIC})
         await until(lambda: mode.plugin_state() == (True, frozenset(uuids[2:3])))
-        assert offered(api) == []
+        assert lab.offered() == []
         assert made.describe()[0]["state"] == "withdrawn"
         with pytest.raises(RequestError, match=f"a claim has {uuids[2]}"):
             mode.grant([uuids[2]])
         mode.grant([uuids[0]])
-        late = allocate(api, "late", "gpu-0")  # allocated just before the change
+        late = lab.allocate("late", "gpu-0")  # allocated just before the change
         with pytest.raises(RefusedError, match="has just given GPU-"):
             await kubelet.prepare(late)
         await kubelet.unprepare(claim)
@@ -356,76 +345,59 @@ async def test_a_label_of_the_node_moves_its_gpus_when_nobody_has_them(
             made._classic.taken = frozenset({uuids[0]})
 
         monkeypatch.setattr(made._classic, "look", look)
-        label(api, **{LABEL: DRA})
-        await until(lambda: offered(api) == ["gpu-1", "gpu-2", "gpu-3"])
-        label(api, **{LABEL: "both"})
+        lab.label(**{LABEL: DRA})
+        await until(lambda: lab.offered() == ["gpu-1", "gpu-2", "gpu-3"])
+        lab.label(**{LABEL: "both"})
         await until(lambda: "is classic or dra, not 'both'" in mode.problem)
         assert mode.mode == DRA
 
 
-async def test_excluded_gpus_are_not_offered_and_the_list_can_change(
-    machine: Discovery, folder: Path
-) -> None:
-    api, kubelet, excluded = FakeApi(), FakeKubelet(f"{folder}/registry"), ["1"]
-    async with driver(api, machine, folder, excluded=excluded) as made:
+async def test_excluded_gpus_are_not_offered_and_the_list_can_change(lab: Lab) -> None:
+    excluded: list[str] = []
+    async with lab.running(excluded=excluded) as made:
+        excluded[:] = ["1"]
         made.reload.set()
-        await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
-        await kubelet.register()
+        await until(lambda: lab.offered() == ["gpu-0", "gpu-2", "gpu-3"])
         with pytest.raises(RefusedError, match="has no device gpu-1 now"):
-            await kubelet.prepare(allocate(api, "one", "gpu-1"))
+            await lab.kubelet.prepare(lab.allocate("one", "gpu-1"))
         excluded[:] = ["*"]
         made.reload.set()
-        await until(lambda: offered(api) == [])
+        await until(lambda: lab.offered() == [])
 
 
 @pytest.mark.parametrize("drops", [False, True], ids=["taint", "without taints"])
 async def test_an_unhealthy_gpu_has_a_taint_or_is_not_offered(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch, *, drops: bool
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, *, drops: bool
 ) -> None:
-    api = FakeApi()
-    api.drops = {"taints"} if drops else set()
-    uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
-    async with driver(api, machine, folder) as made:
-        await until(lambda: len(offered(api)) == 4)
+    lab.api.drops = {"taints"} if drops else set()
+    uuids = await lab.uuids()
+    async with lab.running() as made:
         problems = {uuids[2]: "XID 79"}
-        health = made._health
-        monkeypatch.setattr(health, "problem", lambda gpu, _: problems.get(gpu, ""))
-        await until(lambda: len(offered(api)) == 3 if drops else tainted(api) == ["gpu-2"])
+        monkeypatch.setattr(made._health, "problem", lambda gpu, _: problems.get(gpu, ""))
+        await until(lambda: len(lab.offered()) == 3 if drops else lab.tainted() == ["gpu-2"])
         assert made.describe()[0]["unhealthy"] == problems
-        written = len(api.writes)
+        written = len(lab.api.writes)
         await asyncio.sleep(0.3)
-        assert len(api.writes) == written
+        assert len(lab.api.writes) == written
         problems.clear()
-        await until(lambda: len(offered(api)) == 4 and tainted(api) == [])
+        await until(lambda: len(lab.offered()) == 4 and lab.tainted() == [])
 
 
 async def test_the_kubelet_is_told_the_health_of_devices(
-    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dra_service, "HEALTH_S", 0.05)
-
-    api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-    uuid = (await machine.inventory()).gpus[1].uuid
-    async with driver(api, machine, folder) as made:
-        await kubelet.register()
-        stream = kubelet.watch_health()
+    uuids = await lab.uuids()
+    async with lab.running() as made:
+        stream = lab.kubelet.watch_health()
         problems: dict[str, str] = {}
         monkeypatch.setattr(made._health, "problem", lambda gpu, _: problems.get(gpu, ""))
         assert await anext(stream) == {f"gpu-{n}": "" for n in range(4)}
-        problems[uuid] = "XID 79: it has fallen off the bus"
-        assert (await anext(stream))["gpu-1"] == problems[uuid]
+        problems[uuids[1]] = "XID 79: it has fallen off the bus"
+        assert (await anext(stream))["gpu-1"] == problems[uuids[1]]
         problems.clear()
         assert set((await anext(stream)).values()) == {""}
         await stream.aclose()
-
-
-def tainted(api: FakeApi) -> list[str]:
-    return [
-        one["name"]
-        for found in api.all(SLICES)
-        for one in found["spec"].get("devices", ())
-        if one.get("taints")
-    ]
 
 
 def test_a_mig_device_of_a_device_plugin_takes_its_gpu() -> None:
@@ -438,7 +410,3 @@ def test_a_mig_device_of_a_device_plugin_takes_its_gpu() -> None:
     for taken in ("MIG-0", "GPU-0"):
         assert [one.uuid for one in without(known, frozenset({taken})).devices] == ["GPU-1"]
     assert without(known, frozenset()) == known
-
-
-def test_claims_are_of_the_version_that_the_server_has() -> None:
-    assert claims.kind("v1beta1").version == "v1beta1"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from nvct.agent.exporter.settings import Settings
 from nvct.agent.web import exposition
 from nvct.doctor.containers import Containers
 from nvct.host.gpu_record import Holding, Record
-from nvct.host.nvml.sample_model import NvmlSamples, ProcessSample
+from nvct.host.nvml.sample_model import GpuSample, NvmlSamples, ProcessSample
 from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
 
 A, B = "a" * 64, "0123456789ab" + "b" * 52
@@ -148,6 +149,15 @@ def rows(text: str, name: str) -> dict[str, float]:
     }
 
 
+def shared_by(one: GpuSample, holders: Mapping[int, dict[str, str]], *names: str) -> str:
+    """Return the metrics of a GPU that pods share, whose processes are those of holders."""
+    samples = NvmlSamples(gpus=(one,))
+    found = usage.usages(samples, lambda pid: holders.get(pid, {}))
+    shares = {(one.uuid, -1): [{**POD, "pod": name, "vgpu": name} for name in names]}
+    view = series.View(samples, History(), Settings(virtual_gpus=True), shares, NOW, found)
+    return exposition.text(series.families(view, DEFAULT))
+
+
 def test_processes_of_a_container_are_added_up() -> None:
     found = usage.usages(NvmlSamples(gpus=(SHARED,)), lambda pid: HOLDERS.get(pid, {}))
 
@@ -175,18 +185,7 @@ def test_a_process_of_an_instance_is_shown_with_it() -> None:
 
 
 def test_pods_that_share_a_gpu_have_their_part_and_the_gpu_its_whole() -> None:
-    samples = NvmlSamples(gpus=(SHARED,))
-    found = usage.usages(samples, lambda pid: HOLDERS.get(pid, {}))
-    pods = {
-        (SHARED.uuid, -1): [
-            {"container": "main", "namespace": "ml", "pod": name, "vgpu": str(number)}
-            for number, name in enumerate(("train", "other", "idle"))
-        ]
-    }
-    view = series.View(samples, History(), Settings(virtual_gpus=True), pods, NOW, found)
-
-    text = exposition.text(series.families(view, DEFAULT))
-
+    text = shared_by(SHARED, HOLDERS, "train", "other", "idle")
     assert rows(text, "DCGM_FI_DEV_GPU_UTIL") == {"": 60, "train": 25, "other": 30, "idle": 0}
     assert rows(text, "DCGM_FI_DEV_FB_USED") == {"": 7168, "train": 4096, "other": 2048, "idle": 0}
     assert set(rows(text, "DCGM_FI_DEV_XID_ERRORS")) == {"train", "other", "idle"}
@@ -203,14 +202,8 @@ def test_a_process_without_a_time_is_idle_if_others_have_one(
 ) -> None:
     holders = {1: POD, 2: {**POD, "pod": "idle"}}
     one = gpu(processes=(process(1, 1, sm), process(2, 1)), values={"gpu_utilization": used})
-    samples = NvmlSamples(gpus=(one,))
-    found = usage.usages(samples, lambda pid: holders[pid])
-    pods = {(one.uuid, -1): [{**holder, "vgpu": holder["pod"]} for holder in holders.values()]}
-    view = series.View(samples, History(), Settings(virtual_gpus=True), pods, NOW, found)
-
-    assert (
-        rows(exposition.text(series.families(view, DEFAULT)), "DCGM_FI_DEV_GPU_UTIL") == expected
-    )
+    text = shared_by(one, holders, "train", "idle")
+    assert rows(text, "DCGM_FI_DEV_GPU_UTIL") == expected
 
 
 @pytest.mark.parametrize(
@@ -228,18 +221,7 @@ def test_the_part_of_a_pod_that_is_not_known_is_not_zero(
 ) -> None:
     """Its processes may be those whose pod, or whose memory, nobody tells."""
     one = gpu(processes=(process(1, 2 << 30), process(3, memory)), values={"memory_used": 7 << 30})
-    samples = NvmlSamples(gpus=(one,))
-    found = usage.usages(samples, lambda pid: holders.get(pid, {}))
-    pods = {
-        (one.uuid, -1): [
-            {"container": "main", "namespace": "ml", "pod": name, "vgpu": name}
-            for name in ("train", "idle")
-        ]
-    }
-    view = series.View(samples, History(), Settings(virtual_gpus=True), pods, NOW, found)
-
-    text = exposition.text(series.families(view, DEFAULT))
-
+    text = shared_by(one, holders, "train", "idle")
     assert rows(text, "DCGM_FI_DEV_FB_USED") == expected
 
 
@@ -347,13 +329,9 @@ def test_each_pod_and_job_of_a_device_has_series() -> None:
 
 def test_since_when_a_container_has_a_gpu_where_the_nri_plugin_records_it() -> None:
     holding = Holding(
-        id=A, namespace="ml", pod="train", container="main", since=12.5,
-        devices=("GPU-0", "GPU-1"), numbers=((195, 0), (195, 1)),
-    )  # fmt: skip
-    old = Holding(
-        id=B, namespace="ml", pod="old", container="main", since=0.0, devices=("GPU-2",),
-        numbers=((195, 2),),
-    )  # fmt: skip
+        id=A, since=12.5, devices=("GPU-0", "GPU-1"), numbers=((195, 0), (195, 1)), **POD
+    )
+    old = replace(holding, since=0.0, devices=("GPU-2",))
     record = Record(holdings=(holding, old), decisions={"given": 2, "refused": 1})
 
     families = list(parse(exposition.text(usage.recorded(record))))

@@ -140,7 +140,6 @@ class FakeGpus:
         self.failure: HostError | None = None
         self.is_away = False
         self.resets: list[tuple[str, ...]] = []
-        self.cures = True
 
     async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
         assert gpu in self.group
@@ -160,8 +159,7 @@ class FakeGpus:
             raise AWAY
         if self.failure:
             raise self.failure
-        if self.cures:
-            self.nvml.values = {}
+        self.nvml.values = {}
 
 
 class FakeBrake:
@@ -229,6 +227,12 @@ class Lab:
                 with contextlib.suppress(asyncio.CancelledError):
                     await runs
 
+    @contextlib.asynccontextmanager
+    async def failing(self) -> AsyncIterator[Healing]:
+        async with self.running() as work:
+            self.fail()
+            yield work
+
     def fail(self) -> None:
         """Let GPU-0 have a double-bit error."""
         self.nvml.values = {"ecc_uncorrected": 1.0, "recovery_action": 1.0}
@@ -256,6 +260,11 @@ def reason(work: Healing) -> str:
     return "".join(gpu["reason"] for gpu in gpus)
 
 
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("EVENTS_S", "LOOK_S", "LOOK_SOON_S"):
@@ -264,10 +273,8 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "RETRY_S", 0.01)
 
 
-async def test_from_an_xid_to_healthy(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
-    async with lab.running() as work:
-        lab.fail()
+async def test_from_an_xid_to_healthy(lab: Lab) -> None:
+    async with lab.failing() as work:
         await until(lambda: "GPUHealed" in lab.notices() and state(work) == "")
         assert lab.notices() == [
             "GPUQuarantined", "GPUEvicting", "GPUReleasing", "GPUResetting", "GPUChecking",
@@ -280,33 +287,6 @@ async def test_from_an_xid_to_healthy(tmp_path: Path) -> None:
         assert (lab.cluster.writes, lab.cluster.asked) == (0, 1)
         lines = exposition.text(work.metrics()).splitlines()
         assert f'nvct_heal_steps_total{{UUID="{GPU}",step="resetting"}} 1' in lines
-
-
-@pytest.mark.parametrize(
-    ("level", "ends", "asks", "pods"),
-    [("quarantine", "quarantined", "", 2), ("evict", "requested reset", "reset", 1)],
-)
-async def test_a_level_goes_so_far(
-    tmp_path: Path, level: str, ends: str, asks: str, pods: int
-) -> None:
-    lab = Lab(tmp_path, level)
-    async with lab.running() as work:
-        lab.fail()
-        await until(lambda: state(work) == ends and lab.cluster.request == asks)
-        await asyncio.sleep(0.1)
-        assert (state(work), len(lab.pods.pods), lab.gpus.resets) == (ends, pods, [])
-        lab.nvml.values = {}
-        lab.health.note_reset([GPU])  # somebody has
-        await until(lambda: state(work) == "" and lab.cluster.request == "")
-
-
-async def test_a_lost_gpu_is_asked_to_be_rebooted(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
-    async with lab.running() as work:
-        lab.nvml.lost = True
-        await until(lambda: lab.cluster.request == "reboot")
-        assert (state(work), lab.gpus.resets) == ("requested reboot", [])
-        assert lab.pods.pods == {"other": SPLIT}
 
 
 @pytest.mark.parametrize(
@@ -333,26 +313,17 @@ async def test_nvsentinel_is_asked_once_where_the_level_says_so(
     assert lab.cluster.created == (asked if is_asked else [])
 
 
-@pytest.mark.parametrize("failure", [HostError("nvidia-smi -r failed"), None])
-async def test_a_reset_that_fails_or_does_not_help_asks_for_a_reboot(
-    tmp_path: Path, failure: HostError | None
-) -> None:
-    lab = Lab(tmp_path)
-    lab.gpus.cures = False
-    lab.gpus.failure = failure
-    async with lab.running() as work:
-        lab.fail()
+async def test_a_reset_that_fails_asks_for_a_reboot(lab: Lab) -> None:
+    lab.gpus.failure = HostError("nvidia-smi -r failed")
+    async with lab.failing() as work:
         await until(lambda: lab.cluster.request == "reboot")
-        says = "no reset: nvidia-smi -r failed" if failure else "the reset has not helped"
-        assert reason(work).endswith(f"; {says}")
+        assert reason(work).endswith("; no reset: nvidia-smi -r failed")
         assert len(lab.gpus.resets) == 1
 
 
-async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(lab: Lab) -> None:
     lab.gpus.held = (held_by("dcgm"),)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "failed")
         assert reason(work) == "the GPU is in use: process 7 (dcgm) holds GPU 0"
         assert lab.events_of_pods() == ["GPUEvicting"], "pods learn of no process of others"
@@ -361,13 +332,12 @@ async def test_who_does_not_let_go_is_named_and_the_gpu_is_not_reset(tmp_path: P
 
 
 PERSISTENCED = "nvidia-persiste"
+BUDGET = ClusterError("the budget of train allows none", status=429)
 
 
-async def test_nvidia_persistenced_keeps_no_gpu_from_its_reset(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_nvidia_persistenced_keeps_no_gpu_from_its_reset(lab: Lab) -> None:
     lab.gpus.held = (held_by(PERSISTENCED),)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "" and lab.gpus.resets == [(GPU,)])
 
 
@@ -376,40 +346,23 @@ async def test_nvidia_persistenced_keeps_no_gpu_from_its_reset(tmp_path: Path) -
     [("GPU 0000:01: In use by another client", "failed"), ("No permission", "requested reboot")],
 )
 async def test_who_takes_the_name_of_nvidia_persistenced_causes_no_reboot(
-    tmp_path: Path, refusal: str, ends: str
+    lab: Lab, refusal: str, ends: str
 ) -> None:
-    lab = Lab(tmp_path)
     lab.gpus.held, lab.gpus.failure = (held_by(PERSISTENCED),), HostError(refusal)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == ends)
         named = f"the GPU is in use: {held_by(PERSISTENCED)}"
         assert (reason(work) == named) == (ends == "failed")
         assert (lab.brake.counted == 0) == (ends == "failed")
 
 
-async def test_an_mps_server_of_the_agents_own_is_named(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)  # only the worker's check before a reset counts its own container's
+async def test_an_mps_server_of_the_agents_own_is_named(lab: Lab) -> None:
+    # Only the worker's check before a reset counts its own container's.
     server = "process 9 (nvidia-cuda-mps) holds GPU 0"
     lab.gpus.failure = HostError(f"{IN_USE}{server}")
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "failed")
         assert (reason(work), lab.brake.counted) == (f"the GPU is in use: {server}", 0)
-
-
-BUDGET = ClusterError("the budget of train allows none", status=429)
-
-
-async def test_a_pod_that_a_budget_keeps_has_its_time(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, evict_s=0.2)
-    lab.pods.refusals = {"train": BUDGET}
-    async with lab.running() as work:
-        lab.fail()
-        await until(lambda: state(work) == "failed")
-        says = "and the budget of train allows none"
-        assert reason(work).endswith(f"pod default/train has {GPU}, {says}")
-        assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])
 
 
 @pytest.mark.parametrize(
@@ -421,12 +374,10 @@ async def test_a_pod_that_a_budget_keeps_has_its_time(tmp_path: Path) -> None:
     ],
 )
 async def test_for_a_pod_that_must_not_be_evicted_no_other_is_and_no_brake_is_taken(
-    tmp_path: Path, label: dict[str, str] | None, annotation: dict[str, str], says: str
+    lab: Lab, label: dict[str, str] | None, annotation: dict[str, str], says: str
 ) -> None:
-    lab = Lab(tmp_path)
     lab.pods.labels, lab.pods.annotations = label, annotation
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: reason(work).endswith(f"pod default/train has {GPU}, {says}"))
         assert (state(work), lab.brake.is_taken) == ("quarantined", False)
         lab.pods.labels, lab.pods.annotations = {}, {}
@@ -437,8 +388,7 @@ async def test_one_that_comes_later_ends_the_evictions(tmp_path: Path) -> None:
     lab = Lab(tmp_path, evict_s=60.0)
     lab.pods.pods["second"] = GPU
     lab.pods.refusals = dict.fromkeys(("train", "second"), BUDGET)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: "allows none" in reason(work))
         lab.pods.labels, lab.pods.refusals = {PROTECTED: "never"}, {}
         await until(lambda: "forbids its eviction" in reason(work))
@@ -451,8 +401,7 @@ async def test_while_the_kubelet_is_silent_no_gpu_is_taken_for_unused_and_the_br
     lab = Lab(tmp_path, evict_s=0.5)
     silent = lab.pods.failure = HostError("the kubelet does not answer")
     lab.pods.refusals = {"train": BUDGET}
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: reason(work) == silent.message)
         assert (state(work), lab.brake.is_taken) == ("quarantined", False)
         lab.pods.failure = None
@@ -463,21 +412,10 @@ async def test_while_the_kubelet_is_silent_no_gpu_is_taken_for_unused_and_the_br
         assert (len(lab.pods.pods), lab.gpus.resets) == (2, [])
 
 
-async def test_a_worker_that_is_away_is_no_reason_to_reboot(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
-    lab.gpus.is_away = True
-    async with lab.running() as work:
-        lab.fail()
-        await until(lambda: state(work) == "failed" and not lab.brake.is_taken)
-        assert reason(work) == AWAY.message
-        assert (lab.cluster.request, lab.gpus.resets) == ("", [])
-
-
 async def test_a_worker_that_ends_while_it_resets_is_asked_again(tmp_path: Path) -> None:
     lab = Lab(tmp_path, release_s=60.0)
     lab.gpus.held = (held_by("cuda"),)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "releasing")
         reset = lab.gpus.reset
 
@@ -496,8 +434,7 @@ async def test_a_worker_that_ends_while_it_resets_is_asked_again(tmp_path: Path)
 
 async def test_the_taint_of_a_node_whose_gpus_have_all_failed(tmp_path: Path) -> None:
     lab = Lab(tmp_path, "quarantine")
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "quarantined")
         assert lab.cluster.taints == ["dedicated"]
         lab.nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
@@ -508,8 +445,7 @@ async def test_the_taint_of_a_node_whose_gpus_have_all_failed(tmp_path: Path) ->
         await until(lambda: TAINT not in lab.cluster.taints)
 
 
-async def test_the_taint_of_a_former_boot_is_removed(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_the_taint_of_a_former_boot_is_removed(lab: Lab) -> None:
     lab.cluster.node["spec"]["taints"].append({"key": TAINT, "effect": "NoSchedule"})
     lab.cluster.node["metadata"]["labels"][REQUEST] = "reboot"
     async with lab.running():
@@ -517,10 +453,9 @@ async def test_the_taint_of_a_former_boot_is_removed(tmp_path: Path) -> None:
 
 
 async def test_what_a_node_has_lost_is_shown_again_and_no_second_reboot_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(task, "SHOW_S", 0.05)
-    lab = Lab(tmp_path)
     async with lab.running():
         lab.nvml.lost = True
         await until(lambda: lab.cluster.request == "reboot")
@@ -529,12 +464,10 @@ async def test_what_a_node_has_lost_is_shown_again_and_no_second_reboot_is_asked
     assert len(lab.cluster.created) == 1
 
 
-async def test_the_whole_group_is_emptied_and_offered_to_nobody(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_the_whole_group_is_emptied_and_offered_to_nobody(lab: Lab) -> None:
     lab.gpus.group = (GPU, SPLIT)
     lab.pods.refusals = {"other": BUDGET}
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: lab.pods.pods == {"other": SPLIT})
         await until(lambda: lab.health.problem(SPLIT) == f"it is reset together with {GPU}")
         assert lab.gpus.resets == []
@@ -549,8 +482,7 @@ async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_
     lab = Lab(tmp_path, release_s=60.0)
     lab.gpus.group, lab.gpus.held = (GPU, SPLIT), (held_by("cuda"),)
     offered: list[str] = []
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         lab.nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
         await until(lambda: state(work) == "releasing releasing")
         keep = work._keep
@@ -566,21 +498,17 @@ async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_
         assert lab.health.problem(SPLIT) == f"it is reset together with {GPU}"
 
 
-async def test_a_reset_that_is_refused_is_asked_for(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_a_reset_that_is_refused_is_asked_for(lab: Lab) -> None:
     lab.gpus.refusal = "it is in MIG mode"
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: lab.cluster.request == "reset")
         assert reason(work).endswith("; it is in MIG mode")
         assert lab.gpus.resets == []
 
 
-async def test_without_the_brake_nothing_begins(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_without_the_brake_nothing_begins(lab: Lab) -> None:
     lab.brake.reason = "2 nodes heal already"
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: reason(work) == lab.brake.reason)
         await asyncio.sleep(0.1)
         assert (state(work), len(lab.pods.pods)) == ("quarantined", 2)
@@ -603,32 +531,26 @@ async def test_the_task_has_its_brakes_where_pods_are_evicted(
         assert (tmp_path / RESETS).exists()
 
 
-async def test_another_process_takes_the_brake_over_and_its_end_keeps_it(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_another_process_takes_the_brake_over_and_its_end_keeps_it(lab: Lab) -> None:
     lab.gpus.held = (held_by("cuda"),)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "releasing")
         lab.brake.is_taken = False
         await until(lambda: lab.brake.is_taken)
     assert (lab.brake.is_taken, lab.brake.is_closed) == (True, True)
 
 
-async def test_a_gpu_that_was_reset_too_often_needs_more(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_a_gpu_that_was_reset_too_often_needs_more(lab: Lab) -> None:
     lab.brake.refusal = "it was reset 2 times within an hour"
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: lab.cluster.request == "reboot")
         assert reason(work).endswith("; no reset: it was reset 2 times within an hour")
         assert lab.gpus.resets == []
 
 
-async def test_an_api_server_that_is_away_stops_no_reset(tmp_path: Path) -> None:
-    lab = Lab(tmp_path)
+async def test_an_api_server_that_is_away_stops_no_reset(lab: Lab) -> None:
     lab.gpus.held = (held_by("cuda"),)
-    async with lab.running() as work:
-        lab.fail()
+    async with lab.failing() as work:
         await until(lambda: state(work) == "releasing")
         lab.cluster.failure = ClusterError("the API server does not answer")
         lab.gpus.held = ()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 RESET = Fault(action="reset", reason="XID 48")
 REBOOT = Fault(action="reboot", reason="XID 79")
 MIG = {(7, 0): "MIG-a", (8, 0): "MIG-b", (8, 1): "MIG-c"}
+ALL = tuple(MIG.values())
 PLAIN, SPLIT = "GPU-plain", "GPU-split"
 
 
@@ -52,31 +53,21 @@ def states(made: Board) -> dict[str, str]:
     ("event", "unhealthy", "devices"),
     [
         (XidEvent(uuid=PLAIN, xid=48), {"plain"}, [(PLAIN,)]),
-        (
-            XidEvent(uuid=SPLIT, xid=48),
-            {"split", "MIG-a", "MIG-b", "MIG-c"},
-            [(SPLIT, "MIG-a", "MIG-b", "MIG-c")],
-        ),
+        (XidEvent(uuid=SPLIT, xid=48), {"split", *ALL}, [(SPLIT, *ALL)]),
         (XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0), {"split", "MIG-a"}, [("MIG-a",)]),
         (XidEvent(uuid=SPLIT, xid=48, gi=8, ci=1), {"split", "MIG-c"}, [("MIG-c",)]),
         (XidEvent(uuid=SPLIT, xid=48, gi=8), {"split", "MIG-b", "MIG-c"}, [("MIG-b", "MIG-c")]),
         (XidEvent(uuid=SPLIT, xid=48, gi=9, ci=0), {"split"}, [()]),
         (XidEvent(uuid=PLAIN, xid=48, gi=1, ci=0), {"plain"}, [(PLAIN,)]),
         (XidEvent(uuid="GPU-other", xid=48), set(), [("GPU-other",)]),
-        (
-            XidEvent(uuid="", xid=48),
-            {"plain", "split", "MIG-a", "MIG-b", "MIG-c"},
-            [(PLAIN,), (SPLIT, "MIG-a", "MIG-b", "MIG-c")],
-        ),
+        (XidEvent(uuid="", xid=48), {"plain", "split", *ALL}, [(PLAIN,), (SPLIT, *ALL)]),
     ],
 )
 def test_what_an_xid_concerns(
     event: XidEvent, unhealthy: set[str], devices: list[tuple[str, ...]]
 ) -> None:
     made = board()
-
     changes = made.note_xid(event, RESET, 1.0)
-
     assert [change.devices for change in changes] == devices
     assert set(states(made)) == unhealthy
 
@@ -106,8 +97,7 @@ def test_an_error_of_the_gpu_is_not_one_of_its_instances_too() -> None:
     hangs = GpuLook(faults=(Fault(action="reset", reason="no answer"),))
     look(made, 1.0, split=hangs)
     look(made, 2.0, split=hangs)
-    assert set(states(made)) == {"split", "MIG-a", "MIG-b", "MIG-c"}
-
+    assert set(states(made)) == {"split", *ALL}
     assert look(made, 3.0) == ["probation GPU-split MIG-a MIG-b MIG-c"]
 
 
@@ -157,20 +147,14 @@ WRITTEN = {
 @pytest.mark.parametrize(
     "document",
     [
-        None,
-        [],
-        {},
-        {"devices": {}},
-        {"devices": [1]},
-        {"devices": [{**WRITTEN, "state": "well"}]},
-        {"devices": [{**WRITTEN, "action": "pray"}]},
-        {"devices": [{**WRITTEN, "since": "1"}]},
-        {"devices": [{**WRITTEN, "gi": True}]},
-        {"devices": [{**WRITTEN, "returns": ["1"]}]},
-        {"devices": [{**WRITTEN, "returns": None}]},
+        None, [], {}, {"devices": {}}, {"devices": [1]},
+        *({"devices": [{**WRITTEN, name: value}]} for name, value in (
+            ("state", "well"), ("action", "pray"), ("since", "1"), ("gi", True),
+            ("returns", ["1"]), ("returns", None),
+        )),
         {"devices": [{key: value for key, value in WRITTEN.items() if key != "seen"}]},
     ],
-)
+)  # fmt: skip
 def test_what_is_no_state_is_refused(document: Json) -> None:
     made = board()
     before = dict(made.states)

@@ -137,26 +137,6 @@ async def test_a_double_bit_error_and_a_reset() -> None:
     assert f"nvct_health_returns_total{labels}}} 1\n" in metrics
 
 
-async def test_the_driver_asks_for_a_reset_and_then_for_none() -> None:
-    async with watched(engine()) as (task, nvml):
-        nvml.values = ASKS_RESET
-        await until(lambda: "the driver asks for a reset" in task.health.problem(GPU))
-        nvml.values = {"recovery_action": 0.0}
-        await until(lambda: task.health.problem(GPU) == "")
-    assert task.states() == ["suspect", "unhealthy", "probation", "healthy"]
-
-
-async def test_an_error_of_an_instance_concerns_that_instance() -> None:
-    async with watched(engine()) as (task, nvml):
-        await until(lambda: nvml.asked > 2)
-        nvml.xids.append(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0))
-        await until(lambda: task.health.problem(SPLIT, (7, 0)) != "")
-        assert task.health.problem(SPLIT, (8, 0)) == ""
-        assert task.health.problem(GPU) == ""
-    (change,) = task.changes
-    assert change.devices == ("MIG-a",)
-
-
 async def test_an_instance_that_fails_as_soon_as_it_is_made_is_no_failure_of_its_gpu() -> None:
     async with watched(engine()) as (task, nvml):
         nvml.mig = ()

@@ -29,102 +29,54 @@ def course(events: Sequence[tuple[float, Event]], rules: Rules = RULES) -> Healt
     return health
 
 
-@pytest.mark.parametrize(
-    ("events", "expected"),
-    [
-        pytest.param([(1, CLEAN)], "healthy", id="nothing happens"),
-        pytest.param([(1, Xid(fault=DOUBLE_BIT))], "unhealthy reset: XID 48", id="an XID counts"),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (9, CLEAN), (999, CLEAN)],
-            "unhealthy reset: XID 48",
-            id="time alone ends no XID",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(asks=True, faults=(ASKS_RESET,))), (3, CLEAN)],
-            "probation reset: XID 48",
-            id="the driver does not ask any more",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True))],
-            "probation reset: XID 48",
-            id="the GPU was reset",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True, faults=(HANGS,))), (3, CLEAN)],
-            "probation reset: XID 48",
-            id="a reset counts also while the GPU has another error",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (61.9, CLEAN)],
-            "probation reset: XID 48",
-            id="probation lasts",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (62, CLEAN)],
-            "healthy",
-            id="probation ends",
-        ),
-        pytest.param(
-            [
-                (1, Xid(fault=DOUBLE_BIT)),
-                (2, Look(was_reset=True)),
-                (30, Xid(fault=DOUBLE_BIT)),
-                (70, CLEAN),
-            ],
-            "unhealthy reset: XID 48",
-            id="an XID in probation",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (30, Look(faults=(HANGS,)))],
-            "unhealthy reset: no answer",
-            id="an error in probation counts at once",
-        ),
-        pytest.param(
-            [(1, Look(faults=(HANGS,)))], "suspect reset: no answer", id="one look is a suspicion"
-        ),
-        pytest.param(
-            [(1, Look(faults=(HANGS,))), (2, CLEAN)], "healthy", id="a suspicion that is wrong"
-        ),
-        pytest.param(
-            [(1, Look(faults=(HANGS,))), (2, Look(faults=(HANGS,)))],
-            "unhealthy reset: no answer",
-            id="two looks count",
-        ),
-        pytest.param(
-            [(1, Look(faults=(HANGS,))), (2, Look(faults=(REMAP_FAILED,)))],
-            "suspect replace: a row cannot be remapped",
-            id="two looks with different errors are no proof",
-        ),
-        pytest.param(
-            [(1, Look(faults=(HANGS,))), (2, Look(faults=(HANGS,))), (3, CLEAN), (63, CLEAN)],
-            "healthy",
-            id="an error that was only seen ends when it is not seen",
-        ),
-        pytest.param(
-            [(at, Look(faults=(REMAP_PENDING,))) for at in range(100)],
-            "suspect watch: a row waits for a reset",
-            id="what asks for nothing stays a suspicion",
-        ),
-        pytest.param(
-            [(1, Xid(fault=OFF_THE_BUS)), (2, Look(was_reset=True)), (999, CLEAN)],
-            "unhealthy reboot: XID 79",
-            id="only a boot ends it",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Xid(fault=OFF_THE_BUS)), (3, Xid(fault=DOUBLE_BIT))],
-            "unhealthy reboot: XID 79",
-            id="the worse error counts",
-        ),
-        pytest.param(
-            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(faults=(REMAP_FAILED,)))],
-            "unhealthy replace: a row cannot be remapped",
-            id="a worse error that is seen counts at once",
-        ),
-        pytest.param(
-            [(1, Xid(fault=OFF_THE_BUS)), (2, Forget())], "healthy", id="the administrator knows"
-        ),
-    ],
-)
+BIT, BUS, RESET, HANG, REPLACE = (
+    Xid(fault=DOUBLE_BIT), Xid(fault=OFF_THE_BUS), Look(was_reset=True), Look(faults=(HANGS,)),
+    Look(faults=(REMAP_FAILED,)),
+)  # fmt: skip
+COURSES: dict[str, tuple[list[tuple[float, Event]], str]] = {
+    "nothing happens": ([(1, CLEAN)], "healthy"),
+    "an XID counts": ([(1, BIT)], "unhealthy reset: XID 48"),
+    "time alone ends no XID": ([(1, BIT), (9, CLEAN), (999, CLEAN)], "unhealthy reset: XID 48"),
+    "the driver does not ask any more": (
+        [(1, BIT), (2, Look(asks=True, faults=(ASKS_RESET,))), (3, CLEAN)],
+        "probation reset: XID 48",
+    ),
+    "the GPU was reset": ([(1, BIT), (2, RESET)], "probation reset: XID 48"),
+    "a reset counts also while the GPU has another error": (
+        [(1, BIT), (2, Look(was_reset=True, faults=(HANGS,))), (3, CLEAN)],
+        "probation reset: XID 48",
+    ),
+    "probation lasts": ([(1, BIT), (2, RESET), (61.9, CLEAN)], "probation reset: XID 48"),
+    "probation ends": ([(1, BIT), (2, RESET), (62, CLEAN)], "healthy"),
+    "an XID in probation": (
+        [(1, BIT), (2, RESET), (30, BIT), (70, CLEAN)], "unhealthy reset: XID 48"
+    ),
+    "an error in probation counts at once": (
+        [(1, BIT), (2, RESET), (30, HANG)], "unhealthy reset: no answer"
+    ),
+    "one look is a suspicion": ([(1, HANG)], "suspect reset: no answer"),
+    "a suspicion that is wrong": ([(1, HANG), (2, CLEAN)], "healthy"),
+    "two looks count": ([(1, HANG), (2, HANG)], "unhealthy reset: no answer"),
+    "two looks with different errors are no proof": (
+        [(1, HANG), (2, REPLACE)], "suspect replace: a row cannot be remapped"
+    ),
+    "an error that was only seen ends when it is not seen": (
+        [(1, HANG), (2, HANG), (3, CLEAN), (63, CLEAN)], "healthy"
+    ),
+    "what asks for nothing stays a suspicion": (
+        [(at, Look(faults=(REMAP_PENDING,))) for at in range(100)],
+        "suspect watch: a row waits for a reset",
+    ),
+    "only a boot ends it": ([(1, BUS), (2, RESET), (999, CLEAN)], "unhealthy reboot: XID 79"),
+    "the worse error counts": ([(1, BIT), (2, BUS), (3, BIT)], "unhealthy reboot: XID 79"),
+    "a worse error that is seen counts at once": (
+        [(1, BIT), (2, REPLACE)], "unhealthy replace: a row cannot be remapped"
+    ),
+    "the administrator knows": ([(1, BUS), (2, Forget())], "healthy"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "expected"), COURSES.values(), ids=COURSES)
 def test_courses(events: Sequence[tuple[float, Event]], expected: str) -> None:
     health = course(events)
     shown = f"{health.state} {health.action}: {health.reason}" if health.reason else health.state
@@ -133,15 +85,8 @@ def test_courses(events: Sequence[tuple[float, Event]], expected: str) -> None:
 
 def failures(count: int, every_s: float) -> list[tuple[float, Event]]:
     """Return XIDs that are each followed by a reset and a probation."""
-    return [
-        event
-        for start in (number * every_s for number in range(count))
-        for event in (
-            (start, Xid(fault=DOUBLE_BIT)),
-            (start + 1, Look(was_reset=True)),
-            (start + 61, CLEAN),
-        )
-    ]
+    starts = [number * every_s for number in range(count)]
+    return [event for at in starts for event in ((at, BIT), (at + 1, RESET), (at + 61, CLEAN))]
 
 
 def test_a_device_that_comes_back_three_times_in_an_hour_is_out_with_its_next_error() -> None:
@@ -159,11 +104,8 @@ def test_returns_that_are_long_ago_do_not_count() -> None:
 
 def test_without_recovery_nothing_but_xids_counts_and_nothing_ends() -> None:
     rules = Rules(recovers=False)
-    assert course([(at, Look(faults=(REMAP_FAILED,))) for at in range(3)], rules) == Health()
-
-    out = course([(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (999, CLEAN)], rules)
-
-    assert out.state == "unhealthy"
+    assert course([(at, REPLACE) for at in range(3)], rules) == Health()
+    assert course([(1, BIT), (2, RESET), (999, CLEAN)], rules).state == "unhealthy"
 
 
 def test_the_worst_fault_is_the_one_that_asks_for_most() -> None:
@@ -210,8 +152,8 @@ class Courses(RuleBasedStateMachine):
     @rule()
     def reset_and_wait(self) -> None:
         """Bring it back, which random events rarely do."""
-        self.happen(Xid(fault=DOUBLE_BIT))
-        self.happen(Look(was_reset=True))
+        self.happen(BIT)
+        self.happen(RESET)
         self.now += RULES.probation_s
         self.happen(CLEAN)
 

@@ -3,16 +3,14 @@
 
 import asyncio
 import contextlib
-import io
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nvct.agent.core.logs import Log
-from nvct.agent.health import engine as engine_module
 from nvct.agent.health import preflight
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
@@ -25,9 +23,10 @@ from nvct_sim import node_changes, state, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
-from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task
-from tests.unit.agent.test_conditions import client_of
+from tests.unit.agent.health.test_engine import GPU, SPLIT, Nvml, Task, _short
+from tests.unit.agent.machines import client_of
 
+__all__ = ["_short"]  # a fixture
 DRIVER = "580.159.04"
 WIDTH = "the PCIe link has 8 of 16 lanes"
 NARROW = {"pcie_width": 8.0, "pcie_width_max": 16.0}
@@ -48,74 +47,60 @@ def found_on(node: tree.Node) -> dict[int, dict[str, str]]:
     return {numbers[uuid]: texts for uuid, texts in judged.items() if texts}
 
 
-@pytest.mark.parametrize(
-    "profile",
-    ["h200", "hgx-h100", "h100-mig", "a100-80", "v100-8", "gtx1080ti-9", "vgpu", "mixed"],
-)
+@pytest.mark.parametrize("profile", ["h200", "h100-mig", "v100-8", "gtx1080ti-9", "vgpu", "mixed"])
 def test_a_node_that_is_well_has_no_finding(profile: str, tmp_path: Path) -> None:
-    assert (
-        found_on(tree.create("well", profile, tmp_path, nodes="plain", native_cache=CACHE)) == {}
-    )
-
-
-@pytest.fixture(scope="module")
-def hgx(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
-    folder = tmp_path_factory.mktemp("hgx")
-    return tree.create("hgx", "hgx-h100", folder, nodes="plain", native_cache=CACHE)
+    node = tree.create("well", profile, tmp_path, nodes="plain", native_cache=CACHE)
+    assert found_on(node) == {}
 
 
 @pytest.fixture
-def node(hgx: tree.Node) -> Iterator[tree.Node]:
-    before = dict(hgx.state().gpu(2).fields)
-    yield hgx
-    with state.change(hgx.state_file) as now:
-        fields = now.gpu(2).fields
-        fields.clear()
-        fields.update(before)
+def node(tmp_path: Path) -> tree.Node:
+    return tree.create("hgx", "hgx-h100", tmp_path, nodes="plain", native_cache=CACHE)
 
 
-@pytest.mark.parametrize(
-    ("fields", "check", "text"),
-    [
-        ({"ecc_uncorrected": 3}, "ecc-errors", "uncorrected memory errors since the start: 3"),
-        ({"remap_pending": 1}, "remap-pending", "replaced at the next reset"),
-        ({"remap_failed": 1}, "remap-failed", "a row of the memory cannot be remapped"),
-        ({"eccnext": 0}, "ecc-pending", "ECC is switched off at the next reset"),
-        ({"pciewidth": 8}, "pcie-width", WIDTH),
-        ({"pciegen": 4}, "pcie-speed", "the slot is PCIe 4, the GPU PCIe 5"),
-        ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, of 18 of the others of its model"),
-        (
-            {"throttle": "idle+hw-slowdown+power-brake"}, "slowdown",
-            "the clocks of the idle GPU are limited: power brake",
-        ),
-        ({"throttle": "hw-slowdown"}, "slowdown", "hardware slowdown"),
-        ({"persistence": 0}, "persistence", "persistence mode is off"),
-    ],
-)  # fmt: skip
-def test_each_finding(
-    node: tree.Node, fields: dict[str, int | str], check: str, text: str
-) -> None:
-    node_changes.set_gpu(node, 2, **fields)
-    ((index, texts),) = found_on(node).items()
-    assert (index, list(texts)) == (2, [check])
-    assert text in texts[check]
-    if check in ("ecc-pending", "ecc-errors", "remap-pending"):
-        node_changes.reset_gpu(node, 2)
+OF_MEMORY: list[tuple[dict[str, int | str], str, str]] = [
+    ({"ecc_uncorrected": 3}, "ecc-errors", "uncorrected memory errors since the start: 3"),
+    ({"remap_pending": 1}, "remap-pending", "replaced at the next reset"),
+    ({"eccnext": 0}, "ecc-pending", "ECC is switched off at the next reset"),
+]
+"""One for each GPU of a node: what is set, the check that finds it, and its text."""
+OTHERS: list[tuple[dict[str, int | str], str, str]] = [
+    ({"remap_failed": 1}, "remap-failed", "a row of the memory cannot be remapped"),
+    ({"pciewidth": 8}, "pcie-width", WIDTH),
+    ({"pciegen": 4}, "pcie-speed", "the slot is PCIe 4, the GPU PCIe 5"),
+    ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, of 18 of the others of its model"),
+    ({"throttle": "idle+hw-slowdown+power-brake"}, "slowdown",
+     "the clocks of the idle GPU are limited: power brake"),
+    ({"throttle": "hw-slowdown"}, "slowdown", "hardware slowdown"),
+    ({"persistence": 0}, "persistence", "persistence mode is off"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [OF_MEMORY, OTHERS], ids=["memory", "others"])
+def test_each_finding(rows: list[tuple[dict[str, int | str], str, str]], node: tree.Node) -> None:
+    for index, (fields, _, _) in enumerate(rows):
+        node_changes.set_gpu(node, index, **fields)
+    found = found_on(node)
+    assert list(found) == list(range(len(rows)))
+    for texts, (_, check, text) in zip(found.values(), rows, strict=True):
+        assert list(texts) == [check]
+        assert text in texts[check]
+    if rows is OF_MEMORY:
+        for index in found:
+            node_changes.reset_gpu(node, index)
         assert found_on(node) == {}
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
+def test_no_finding(node: tree.Node) -> None:
+    rows: list[dict[str, int | str]] = [
         {"util": 90, "throttle": "hw-slowdown+hw-thermal"},  # a hot GPU that works
         {"throttle": "idle+power-cap+sw-thermal"},
         {"mig": 1, "linksdown": 18},
-    ],
-)
-def test_no_finding(node: tree.Node, fields: dict[str, int | str]) -> None:
+    ]
     with state.change(node.state_file) as now:
-        known = {k: state.value(k, str(v)) for k, v in fields.items()}
-        now.gpu(2).fields.update(known)
+        for index, fields in enumerate(rows):
+            known = {key: state.value(key, str(value)) for key, value in fields.items()}
+            now.gpu(index).fields.update(known)
     assert found_on(node) == {}
 
 
@@ -154,12 +139,13 @@ def test_it_does_not_go_with_the_incumbents_way() -> None:
 class Machine(Nvml):
     """Stands for a client that is asked for a preflight as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, **more: Any) -> None:
         super().__init__()
         self.driver, self.watch = DRIVER, 1
         self.found: dict[str, float] = {}
         self.preflights = 0
         self.failures: list[Exception] = []
+        vars(self).update(more)
 
     async def events(self) -> NvmlEvents:
         known = await super().events()
@@ -178,9 +164,7 @@ class Machine(Nvml):
 
 
 @pytest.fixture(autouse=True)
-def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("EVENTS_S", 0.01), ("LOOK_S", 0.02), ("LOOK_SOON_S", 0.02)):
-        monkeypatch.setattr(engine_module, name, value)
+def _again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "AGAIN_S", 0.05)
 
 
@@ -196,8 +180,7 @@ async def watched(health: HealthEngine, nvml: Machine) -> AsyncIterator[Task]:
 
 
 async def test_a_finding_withholds_a_gpu_from_the_first_list_on_until_it_ends() -> None:
-    health, nvml = engine(preflight="default"), Machine()
-    nvml.found = {**NARROW, **OFF}
+    health, nvml = engine(preflight="default"), Machine(found={**NARROW, **OFF})
     why = f"preflight: {WIDTH}, persistence mode is off; reset the GPU"
     async with watched(health, nvml) as task:
         assert health.problem(GPU) == why
@@ -224,9 +207,8 @@ async def test_a_finding_withholds_a_gpu_from_the_first_list_on_until_it_ends() 
 
 
 async def test_a_warning_is_a_doubt_and_the_gpu_is_offered() -> None:
-    health, nvml = engine(preflight="pcie-width=warn"), Machine()
-    nvml.found = NARROW
-    async with watched(health, nvml) as task:
+    health = engine(preflight="pcie-width=warn")
+    async with watched(health, Machine(found=NARROW)) as task:
         assert health.problem(GPU) == ""
         await until(lambda: task.states() == ["suspect"])
         assert task.changes[-1].after.reason == f"preflight: {WIDTH}"
@@ -234,8 +216,7 @@ async def test_a_warning_is_a_doubt_and_the_gpu_is_offered() -> None:
 
 
 async def test_a_check_that_is_ignored_is_not_told() -> None:
-    health, nvml = engine(preflight="pcie-width=ignore"), Machine()
-    nvml.found = NARROW
+    health, nvml = engine(preflight="pcie-width=ignore"), Machine(found=NARROW)
     async with watched(health, nvml) as task:
         await asyncio.sleep(0.2)
         assert (task.states(), health.problem(GPU)) == ([], "")
@@ -244,8 +225,7 @@ async def test_a_check_that_is_ignored_is_not_told() -> None:
 
 async def checks_after(change: Callable[[Machine], None]) -> tuple[str, int]:
     """Return what withholds a GPU that became slow, after something else; and the questions."""
-    health, nvml = engine(preflight="default"), Machine()
-    nvml.values = {"energy": 9e6}
+    health, nvml = engine(preflight="default"), Machine(values={"energy": 9e6})
     async with watched(health, nvml):
         await asyncio.sleep(0.1)
         before, nvml.found = nvml.preflights, NARROW
@@ -254,12 +234,9 @@ async def checks_after(change: Callable[[Machine], None]) -> tuple[str, int]:
         return health.problem(GPU), nvml.preflights - before
 
 
-async def test_a_gpu_is_checked_once() -> None:
+async def test_a_gpu_is_checked_once_for_each_driver() -> None:
     """What comes later comes from its work, and the looks at its health see it."""
     assert await checks_after(lambda _: None) == ("", 0)
-
-
-async def test_another_worker_of_the_same_driver_changes_nothing() -> None:
     assert await checks_after(lambda nvml: setattr(nvml, "watch", 2)) == ("", 1)
 
 
@@ -291,8 +268,8 @@ async def test_a_check_that_fails_after_a_reset_is_made_again() -> None:
 
 
 async def test_a_gpu_that_hangs_is_checked_when_it_answers() -> None:
-    health, nvml = engine(preflight="default"), Machine()
-    nvml.found, nvml.hanging = NARROW, {GPU: "no answer within 0.8 s"}
+    health = engine(preflight="default")
+    nvml = Machine(found=NARROW, hanging={GPU: "no answer within 0.8 s"})
     async with watched(health, nvml):
         assert "does not answer" in health.problem(GPU)
         nvml.hanging = {}
@@ -311,25 +288,26 @@ async def test_the_signal_of_a_repair_has_each_gpu_checked() -> None:
 
 
 async def test_the_next_process_of_a_boot_checks_no_gpu_again(tmp_path: Path) -> None:
-    boot = tmp_path / "boot_id"
-    boot.write_text("one\n")
-    nvml, store = Machine(), Store(str(tmp_path), str(boot))
-    async with watched(engine(preflight="default", store=store), nvml):
+    boot, nvml = tmp_path / "boot_id", Machine()
+
+    def started(boot_id: str) -> HealthEngine:
+        boot.write_text(boot_id)
+        return engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+
+    async with watched(started("one"), nvml):
         await until((tmp_path / NAME).exists)
     nvml.found = NARROW
-    later = engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+    later = started("one")
     async with watched(later, nvml):
         assert later.problem(GPU) == ""
-    boot.write_text("two\n")
-    booted = engine(preflight="default", store=Store(str(tmp_path), str(boot)))
+    booted = started("two")
     assert booted.problem(GPU) == preflight.PENDING
     async with watched(booted, nvml):
         assert WIDTH in booted.problem(GPU)
 
 
 async def test_it_is_switched_on_and_off_while_the_agent_runs() -> None:
-    health, nvml = engine(log=Log(target=io.StringIO())), Machine()
-    nvml.found = NARROW
+    health, nvml = engine(), Machine(found=NARROW)
     async with watched(health, nvml) as task:
         assert nvml.preflights == 0
         health.use(resolve("auto", "0.1", "", {}, "default"))

@@ -13,22 +13,11 @@ from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.pod_resources import Claim, Holding, PodResources
 from nvct.errors import HostError
 
-ANSWER = api.ListPodResourcesResponse(
-    pod_resources=[
-        api.PodResources(
-            name="train", namespace="ns",
-            containers=[
-                api.ContainerResources(
-                    name="main",
-                    devices=[
-                        api.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-1"])
-                    ],
-                )
-            ],
-        ),
-        api.PodResources(name="idle", namespace="ns"),
-    ]
-)  # fmt: skip
+ANSWER = api.ListPodResourcesResponse()
+ANSWER.pod_resources.add(name="train", namespace="ns").containers.add(name="main").devices.add(
+    resource_name="nvidia.com/gpu", device_ids=["GPU-1"]
+)
+ANSWER.pod_resources.add(name="idle", namespace="ns")
 HELD = (Holding("ns", "train", "main", "nvidia.com/gpu", ("GPU-1",)),)
 
 
@@ -58,15 +47,21 @@ async def kubelet(
         await server.stop(None)
 
 
-@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
-async def test_both_versions_are_understood(version: str, tmp_path: Path) -> None:
-    asked = PodResources(str(tmp_path / "kubelet.sock"))
+@contextlib.asynccontextmanager
+async def asking(socket: Path) -> AsyncIterator[PodResources]:
+    asked = PodResources(str(socket))
     try:
-        async with kubelet(tmp_path / "kubelet.sock", version):
-            assert await asked.holdings() == HELD
-            assert await asked.holdings() == HELD
+        yield asked
     finally:
         await asked.close()
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
+async def test_both_versions_are_understood(version: str, tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+    async with asking(socket) as asked, kubelet(socket, version):
+        assert await asked.holdings() == HELD
+        assert await asked.holdings() == HELD
 
 
 async def test_claims_are_told_with_their_pools(tmp_path: Path) -> None:
@@ -77,39 +72,23 @@ async def test_claims_are_told_with_their_pools(tmp_path: Path) -> None:
     claimed = Holding(
         "ns", "train", "main", "gpu.nvidia.com", ("gpu-0",), Claim("single", "ns", "n1")
     )
-
-    asked = PodResources(str(tmp_path / "kubelet.sock"))
-    try:
-        async with kubelet(tmp_path / "kubelet.sock", "v1", answer):
-            assert await asked.holdings() == (claimed,)
-    finally:
-        await asked.close()
+    socket = tmp_path / "kubelet.sock"
+    async with asking(socket) as asked, kubelet(socket, "v1", answer):
+        assert await asked.holdings() == (claimed,)
 
 
 async def test_a_kubelet_that_is_gone_is_named_and_one_that_comes_back_answers(
     tmp_path: Path,
 ) -> None:
     socket = tmp_path / "kubelet.sock"
-
-    asked = PodResources(str(socket))
-    try:
+    async with asking(socket) as asked:
         for _ in range(2):  # a closed channel leaves the next one no pause
             with pytest.raises(HostError, match=f"the kubelet does not answer on {socket}"):
                 await asked.holdings()
             await asked.close()
-        async with kubelet(socket, "v1"):
-            assert await asked.holdings() == HELD
-    finally:
-        await asked.close()
-
-
-async def test_another_service_is_no_kubelet(tmp_path: Path) -> None:
-    socket = tmp_path / "kubelet.sock"
-
-    asked = PodResources(str(socket))
-    try:
-        async with kubelet(socket, "v2"):
+        async with kubelet(socket, "v2"):  # another service
             with pytest.raises(HostError, match="the kubelet does not answer"):
                 await asked.holdings()
-    finally:
         await asked.close()
+        async with kubelet(socket, "v1"):
+            assert await asked.holdings() == HELD

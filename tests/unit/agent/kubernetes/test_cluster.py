@@ -75,14 +75,19 @@ def test_outside_of_a_cluster_a_kubeconfig_is_needed(tmp_path: Path) -> None:
     assert "\n" not in caught.value.message
 
 
-def cluster_at(address: str, folder: Path) -> Cluster:
-    (folder / "kubeconfig").write_text(
+def write_config(address: str, folder: Path) -> str:
+    path = folder / "kubeconfig"
+    path.write_text(
         "{apiVersion: v1, kind: Config, current-context: c,"
         " contexts: [{name: c, context: {cluster: c, user: u}}],"
         f" clusters: [{{name: c, cluster: {{server: '{address}'}}}}],"
         " users: [{name: u, user: {token: t}}]}"
     )
-    return cluster.connect(f"{folder}/kubeconfig", {})
+    return str(path)
+
+
+def cluster_at(address: str, folder: Path) -> Cluster:
+    return cluster.connect(write_config(address, folder), {})
 
 
 async def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -112,15 +117,9 @@ async def test_an_answer_of_something_else_is_malformed(body: str, tmp_path: Pat
 
 
 async def test_tasks_share_a_connection_until_the_last_of_them_closes_it(tmp_path: Path) -> None:
-    config = tmp_path / "kubeconfig"
-    config.write_text(
-        "apiVersion: v1\nkind: Config\ncurrent-context: a\n"
-        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-        "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\n"
-    )
-
-    context = Context(env={"KUBECONFIG": str(config)}, client=NvmlClient(None), journal=Log())
-    first, second = context.connect(), context.connect(str(config))
+    config = write_config("http://127.0.0.1:1", tmp_path)
+    context = Context(env={"KUBECONFIG": config}, client=NvmlClient(None), journal=Log())
+    first, second = context.connect(), context.connect(config)
     assert first is second
     await first.close()
     with pytest.raises(ClusterError, match="does not answer"):

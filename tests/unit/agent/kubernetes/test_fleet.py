@@ -102,10 +102,6 @@ def test_a_worker_that_fails_is_the_reason_why_its_agent_waits() -> None:
     ]  # fmt: skip
 
 
-def test_a_cluster_without_a_gpu_has_no_row() -> None:
-    assert shown(FakeCluster(nodes=[node("cpu", {})], pods=[], events=[])) == []
-
-
 def test_a_thousand_replicas_are_shown_as_a_number() -> None:
     """The API server writes 1k for 1000, and other programs have resources of that prefix."""
     nodes = [node("shared", {}, gpu="1k", rdma="1.5k"), node("odd", {}, gpu="many")]
@@ -159,12 +155,6 @@ def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:
         ("old", "Unknown", f"the agent has been silent since {old:%Y-%m-%dT%H:%M:%SZ}"),
         ("strange", "Unknown", "the condition does not tell when it was written"),
     ]
-
-
-def test_counts_may_have_units() -> None:
-    found = fleet.gpu_node(node("x", {}, gpu="1k", gpumem="240k"), None, {})
-
-    assert found.gpus == {"nvidia.com/gpu": 1000, "nvidia.com/gpumem": 240_000}
 
 
 def test_a_node_of_dra_has_the_devices_of_its_slices() -> None:

@@ -102,6 +102,15 @@ def cluster() -> FakeCluster:
     return made
 
 
+def waits_for(cluster: FakeCluster, *asked: Object, slices_: tuple[Object, ...] = ()) -> str:
+    """Let pod train wait for the first of some claims; return what is said of it."""
+    name = asked[0]["metadata"]["name"]
+    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": name}]))
+    cluster.put(claims.kind("v1"), *asked)
+    cluster.put(slices.kind("v1"), *slices_)
+    return lines(cluster)
+
+
 def told(cluster: FakeCluster, name: str = "train") -> Object:
     stand_in: Any = cluster
     return pod_devices.explanation(asyncio.run(pod_devices.read(stand_in, "team", name)))
@@ -136,16 +145,11 @@ def test_sidecars_take_their_gpus_beside_the_other_containers() -> None:
         return {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}, **more}
 
     sidecar = container(2, restartPolicy="Always")
-
-    assert pod_devices.wanted(pod("p", gpus=3, initContainers=[container(1), sidecar])) == {
-        "nvidia.com/gpu": 5
-    }
-    assert pod_devices.wanted(pod("p", gpus=3, initContainers=[sidecar, container(4)])) == {
-        "nvidia.com/gpu": 6
-    }
-    assert pod_devices.wanted(pod("p", gpus=3, initContainers=[container(4), sidecar])) == {
-        "nvidia.com/gpu": 5
-    }
+    for initial, count in (
+        ([container(1), sidecar], 5), ([sidecar, container(4)], 6), ([container(4), sidecar], 5),
+    ):  # fmt: skip
+        made = pod("p", gpus=3, initContainers=initial)
+        assert pod_devices.wanted(made) == {"nvidia.com/gpu": count}
     assert pod_devices.wanted(pod("p", initContainers=[container(0)])) == {}
 
 
@@ -182,20 +186,16 @@ def test_what_kubernetes_says_is_shown_and_explained(cluster: FakeCluster) -> No
 
 
 def test_a_claim_that_nothing_fits_is_told_what_fits_and_who_has_it(cluster: FakeCluster) -> None:
-    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "big"}]))
-    cluster.put(claims.kind("v1"), claim("big", MEMORY),
-                claim("one", device=("n1", "gpu-0"), user="a"),
-                claim("two", device=("n2", "gpu-0"), user="b"))  # fmt: skip
-    cluster.put(
-        slices.kind("v1"),
-        slice_of("n1", gpu("gpu-0", "80Gi"), gpu("gpu-1", "40Gi"), generation=2),
-        slice_of("n1", gpu("gpu-9", "80Gi"), generation=1),
-        slice_of("n2", gpu("gpu-0", "80Gi"),
-                 gpu("gpu-1", "80Gi", taints=[{"key": "k", "effect": "NoSchedule"}])),
+    taints = [{"key": "k", "effect": "NoSchedule"}]
+    said = waits_for(
+        cluster, claim("big", MEMORY), claim("one", device=("n1", "gpu-0"), user="a"),
+        claim("two", device=("n2", "gpu-0"), user="b"),
+        slices_=(
+            slice_of("n1", gpu("gpu-0", "80Gi"), gpu("gpu-1", "40Gi"), generation=2),
+            slice_of("n1", gpu("gpu-9", "80Gi"), generation=1),
+            slice_of("n2", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi", taints=taints)),
+        ),
     )  # fmt: skip
-
-    said = lines(cluster)
-
     assert "request gpu (1 of class gpu.nvidia.com): 3 of 4 devices fit, 0 of them free" in said
     assert f"3     {MEMORY}" in said
     assert "gpu-0 of n1 (NVIDIA H100, 80Gi): taken by team/a" in said
@@ -211,56 +211,36 @@ def test_an_attribute_or_a_constraint_that_no_device_has_is_named(cluster: FakeC
         {"matchAttribute": "gpu.nvidia.com/parentUUID"},
         {"matchAttribute": "gpu.nvidia.com/productName"},
     ]
-    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "one"}]))
-    cluster.put(claims.kind("v1"), asked)
-    cluster.put(slices.kind("v1"), slice_of("n1", gpu("gpu-0", "80Gi")))
-
-    said = lines(cluster)
-
+    said = waits_for(cluster, asked, slices_=(slice_of("n1", gpu("gpu-0", "80Gi")),))
     assert f"?     {by_index}  (no device has the attribute index: use uuid)" in said
     assert "(no device has the attribute product: they have productName)" in said
     assert "constraint gpu.nvidia.com/parentUUID: no device has this attribute" in said
     assert said.count("constraint") == 1
 
 
+PAIR = (gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi"))
+
+
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "more", "said"),
     [
-        (1, "3 of them free"),
-        (3, "3 of them free, at most 2 on one node"),
-        (4, "3 of them free"),
-        ("All", "3 of them free"),
+        (1, (), "4 of 4 devices fit, 3 of them free"),
+        (3, (), "4 of 4 devices fit, 3 of them free, at most 2 on one node"),
+        (4, (), "4 of 4 devices fit, 3 of them free"),
+        ("All", (), "4 of 4 devices fit, 3 of them free"),
+        (4, (slice_of("any", PAIR[0], allNodes=True),), "4 of them free, at most 3 on one node"),
     ],
 )
 def test_free_devices_of_several_nodes_are_not_enough_for_a_request(
-    cluster: FakeCluster, count: int | str, said: str
+    cluster: FakeCluster, count: int | str, more: tuple[Object, ...], said: str
 ) -> None:
     mode = {"allocationMode": "All"} if count == "All" else {"count": count}
-    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "big"}]))
-    cluster.put(claims.kind("v1"), claim("big", MEMORY, **mode),
-                claim("one", device=("n2", "gpu-1"), user="a"))  # fmt: skip
-    cluster.put(
-        slices.kind("v1"),
-        slice_of("n1", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi")),
-        slice_of("n2", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi")),
+    found = waits_for(
+        cluster, claim("big", MEMORY, **mode), claim("one", device=("n2", "gpu-1"), user="a"),
+        slices_=(slice_of("n1", *PAIR), slice_of("n2", *PAIR), *more),
     )  # fmt: skip
-
-    (line,) = (one for one in lines(cluster).splitlines() if "request gpu" in one)
-
-    assert line.endswith(f"4 of 4 devices fit, {said}")
-
-
-def test_devices_that_all_nodes_reach_count_for_each(cluster: FakeCluster) -> None:
-    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "big"}]))
-    cluster.put(claims.kind("v1"), claim("big", MEMORY, count=4))
-    cluster.put(
-        slices.kind("v1"),
-        slice_of("n1", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi")),
-        slice_of("n2", gpu("gpu-0", "80Gi")),
-        slice_of("any", gpu("gpu-0", "80Gi"), allNodes=True),
-    )  # fmt: skip
-
-    assert "4 of them free, at most 3 on one node" in lines(cluster)
+    (line,) = (each for each in found.splitlines() if "request gpu" in each)
+    assert line.endswith(said)
 
 
 def test_a_claim_that_has_a_device_is_told_by_which_expression(cluster: FakeCluster) -> None:
@@ -282,12 +262,7 @@ def test_a_claim_that_has_a_device_is_told_by_which_expression(cluster: FakeClus
 
 def test_an_expression_that_is_not_understood_is_said_to_be_so(cluster: FakeCluster) -> None:
     odd = "device.attributes['gpu.nvidia.com'].productName.matches('H1')"
-    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "big"}]))
-    cluster.put(claims.kind("v1"), claim("big", odd))
-    cluster.put(slices.kind("v1"), slice_of("n1", gpu("gpu-0", "80Gi")))
-
-    said = lines(cluster)
-
+    said = waits_for(cluster, claim("big", odd), slices_=(slice_of("n1", PAIR[0]),))
     assert "1 of 1 devices fit or may fit" in said
     assert f"?     {odd}  (nvct cannot evaluate it" in said
 
@@ -362,18 +337,12 @@ def test_a_gpu_of_which_claims_have_parts_is_free_while_it_has_the_memory(
     shared = [gpu(f"gpu-{n}", "80Gi", allowMultipleAllocations=True) for n in range(2)]
     for one in shared:
         one["capacity"]["memory"]["requestPolicy"] = {"default": "80Gi", **policy}
-    cluster.put(slices.kind("v1"), slice_of("n1", *shared))
-    for n in range(2):
-        has = claim(f"has-{n}", device=("n1", "gpu-0"), user=f"pod-{n}")
+    held = [claim(f"has-{n}", device=("n1", "gpu-0"), user=f"pod-{n}") for n in range(2)]
+    for has in held:
         (result,) = has["status"]["allocation"]["devices"]["results"]
         result["consumedCapacity"] = {"memory": "26Gi"}
-        cluster.put(claims.kind("v1"), has)
-    asked = claim("c")
-    (request,) = asked["spec"]["devices"]["requests"]
-    request["exactly"]["capacity"] = {"requests": {"memory": memory}} if memory else None
-    cluster.put(claims.kind("v1"), asked)
-    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))
-    shown = lines(cluster)
+    asked = claim("c", capacity={"requests": {"memory": memory}} if memory else None)
+    shown = waits_for(cluster, asked, *held, slices_=(slice_of("n1", *shared),))
     assert f"2 of 2 devices fit, {free} of them free" in shown
     assert ("taken by team/pod-0, team/pod-1" in shown) == (free == 1)
 
@@ -418,15 +387,3 @@ def test_a_pod_without_a_gpu(cluster: FakeCluster) -> None:
     cluster.put(POD, pod("train"))
 
     assert "asks for no GPU" in lines(cluster)
-
-
-def test_a_thousand_replicas_of_a_node_are_counted(cluster: FakeCluster) -> None:
-    """The API server writes 1k for 1000."""
-    shared = node("n", 0)
-    shared["status"] = {key: {"nvidia.com/gpu": "1k"} for key in ("capacity", "allocatable")}
-    taker = pod("a", node="n")
-    taker["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1k"}
-    cluster.put(NODE, shared)
-    cluster.put(POD, pod("train", gpus=1), taker)
-
-    assert "node n has 1000, 1000 taken by team/a (1000)" in lines(cluster)

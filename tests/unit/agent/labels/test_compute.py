@@ -66,19 +66,6 @@ def test_keys_are_those_of_kubernetes(key: str, is_valid: bool) -> None:  # noqa
     assert is_key(key) is is_valid
 
 
-@pytest.mark.parametrize(
-    ("compute_capability", "family"),
-    [
-        ((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((8, 9), "ada-lovelace"),
-        ((12, 0), "blackwell"), ((11, 0), "blackwell"), ((4, 0), "undefined"),
-    ],
-)  # fmt: skip
-def test_families(compute_capability: tuple[int, int], family: str) -> None:
-    gpu = replace(H100, compute=compute_capability)
-
-    assert labels(replace(NODE, gpus=(gpu,)))[f"{GPU}.family"] == family
-
-
 def test_what_nvml_does_not_report_has_no_label() -> None:
     rules = replace(PLAIN, extra_labels=tuple({*settings.EXTRA} - {settings.OPERATOR}))
     dark = GpuFacts(model="NVIDIA GB10")
@@ -111,29 +98,35 @@ def test_labels_of_the_gpu_operator() -> None:
     assert not [key for key in labels(Facts(), rules) if key.startswith(GPU)]
 
 
-def test_a_driver_version_of_two_parts_has_an_empty_revision() -> None:
-    found = labels(replace(NODE, driver_version="455.23"))
-
-    assert found["nvidia.com/cuda.driver-version.revision"] == ""
-    assert found["nvidia.com/cuda.driver.minor"] == "23"
+A1, A2 = (replace(H100, clique=clique) for clique in ("a.1", "a.2"))
 
 
-def test_ecc_is_true_only_if_it_is_on_everywhere() -> None:
+@pytest.mark.parametrize(
+    ("facts", "label", "value"),
+    [
+        *(
+            (replace(NODE, gpus=(replace(H100, compute=capability),)), "gpu.family", family)
+            for capability, family in (
+                ((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((8, 9), "ada-lovelace"),
+                ((12, 0), "blackwell"), ((11, 0), "blackwell"), ((4, 0), "undefined"),
+            )
+        ),
+        (replace(NODE, driver_version="455.23"), "cuda.driver-version.revision", ""),
+        (replace(NODE, driver_version="455.23"), "cuda.driver.minor", "23"),
+        # ECC is true only if it is on everywhere.
+        (NODE, "gpu.ecc", "true"),
+        (replace(NODE, gpus=(H100, replace(H100, ecc=False))), "gpu.ecc", "false"),
+        (replace(NODE, gpus=(H100, replace(H100, ecc=None))), "gpu.ecc", None),
+        # The clique counts if all GPUs of a fabric agree.
+        (replace(NODE, gpus=(A1, A1, H100)), "gpu.clique", "a.1"),
+        (replace(NODE, gpus=(A1, A2)), "gpu.clique", None),
+        (NODE, "gpu.clique", None),
+    ],
+)  # fmt: skip
+def test_a_fact_is_a_label(facts: Facts, label: str, value: str | None) -> None:
     rules = replace(PLAIN, extra_labels=(settings.ECC,))
 
-    assert labels(NODE, rules)[f"{GPU}.ecc"] == "true"
-    one_off = replace(NODE, gpus=(H100, replace(H100, ecc=False)))
-    assert labels(one_off, rules)[f"{GPU}.ecc"] == "false"
-    one_unknown = replace(NODE, gpus=(H100, replace(H100, ecc=None)))
-    assert f"{GPU}.ecc" not in labels(one_unknown, rules)
-
-
-def test_the_clique_counts_if_all_gpus_of_a_fabric_agree() -> None:
-    first, second = replace(H100, clique="a.1"), replace(H100, clique="a.2")
-
-    assert labels(replace(NODE, gpus=(first, first, H100)))[f"{GPU}.clique"] == "a.1"
-    assert f"{GPU}.clique" not in labels(replace(NODE, gpus=(first, second)))
-    assert f"{GPU}.clique" not in labels(NODE)
+    assert labels(facts, rules).get(f"nvidia.com/{label}") == value
 
 
 @pytest.mark.parametrize(

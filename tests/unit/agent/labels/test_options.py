@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.core.settings import Option
 from nvct.agent.labels import settings
 from nvct.agent.labels import settings as options
 from nvct.agent.labels.settings import Settings
@@ -17,7 +16,7 @@ version: v1
 flags:
   migStrategy: mixed
   useNodeFeatureAPI: false
-  gfd: {oneshot: true, noTimestamp: true, sleepInterval: 5s, outputFile: /x, machineTypeFile: /y}
+  gfd: {oneshot: true, noTimestamp: true, sleepInterval: 9e9, outputFile: /x, machineTypeFile: /y}
 sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}
 """
 
@@ -37,6 +36,10 @@ def test_a_config_file_sets_what_variables_and_flags_do_not(tmp_path: Path) -> N
         "flags.gfd.outputFile has no effect: --output-file is set",
     ]
     assert (settings.output_file, settings.sleep_interval) == ("/z", "7s")
+    assert (
+        options.resolve([], {"CONFIG_FILE": env["CONFIG_FILE"]})[0].sleep_interval
+        == "9000000000ns"
+    )
     assert (settings.mig_strategy, settings.machine_type_file) == ("mixed", "/y")
     assert settings.oneshot
     assert settings.no_timestamp
@@ -46,68 +49,33 @@ def test_a_config_file_sets_what_variables_and_flags_do_not(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "option",
-    [each for each in options.PROGRAM.options if each.field != "config_file"],
-    ids=lambda option: option.flags[0],
-)
-def test_every_name_of_an_option_sets_it(option: Option) -> None:
-    value = "true" if option.kind == "switch" else (option.choices or ("5s",))[-1]
-    values = [
-        getattr(options.resolve([f"{dashes}{flag}={value}"], {})[0], option.field)
-        for flag in option.flags
-        for dashes in ("-", "--")
-    ]
-    values += [getattr(options.resolve([], {name: value})[0], option.field) for name in option.env]
-
-    expected = True if option.kind == "switch" else value
-    assert set(values) == {(value,) if option.kind == "words" else expected}
-
-
-@pytest.mark.parametrize(
-    ("env", "labels_node"),
+    ("env", "field", "expected", "otherwise"),
     [
-        ({}, True),
-        ({"USE_NODE_FEATURE_API": "true"}, False),
-        ({"GFD_OUTPUT_FILE": "/x"}, False),
-        ({"GFD_LABEL_NODE": "false"}, False),
+        ({}, "label_node", True, False),
+        # It labels its Node unless another output is named.
+        ({"USE_NODE_FEATURE_API": "true"}, "label_node", False, False),
+        ({"GFD_OUTPUT_FILE": "/x"}, "label_node", False, False),
+        ({"GFD_LABEL_NODE": "false"}, "label_node", False, False),
+        ({}, "fail_on_init_error", False, True),
+        ({"FAIL_ON_INIT_ERROR": "true"}, "fail_on_init_error", True, True),
+        ({}, "sleep_interval", "10m", "60s"),
+        ({"GFD_SLEEP_INTERVAL": "30s"}, "sleep_interval", "30s", "30s"),
     ],
 )
-def test_the_agent_labels_its_node_unless_another_output_is_named(
-    env: dict[str, str],
-    labels_node: bool,  # noqa: FBT001
+def test_the_agent_has_other_defaults_than_the_program(
+    env: dict[str, str], field: str, expected: object, otherwise: object
 ) -> None:
-    assert options.resolve([], env, in_agent=True)[0].label_node is labels_node
-    assert not options.resolve([], {})[0].label_node
-
-
-def test_the_agent_waits_for_a_driver_unless_it_is_to_fail() -> None:
-    assert not options.resolve([], {}, in_agent=True)[0].fail_on_init_error
-    env = {"FAIL_ON_INIT_ERROR": "true"}
-    assert options.resolve([], env, in_agent=True)[0].fail_on_init_error
-
-
-def test_the_agent_looks_at_its_labels_less_often_unless_an_interval_is_given() -> None:
-    env = {"GFD_SLEEP_INTERVAL": "30s"}
-    assert options.resolve([], {}, in_agent=True)[0].sleep_interval == "10m"
-    assert options.resolve([], env, in_agent=True)[0].sleep_interval == "30s"
-    assert options.resolve([], {})[0].sleep_interval == "60s"
+    for in_agent, value in ((True, expected), (False, otherwise)):
+        assert getattr(options.resolve([], env, in_agent=in_agent)[0], field) == value
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("60s", 60.0),
-        ("1m30s", 90.0),
-        ("1.5h", 5400.0),
-        ("250ms", 0.25),
-        ("infinite", math.inf),
-        ("+5s", 5.0),
-        ("0", 0.0),
-        ("-0", 0.0),
-        ("0s", 0.0),
-        ("2562047h", 2562047 * 3600.0),
+        ("60s", 60.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("250ms", 0.25), ("+5s", 5.0), ("0", 0.0),
+        ("-0", 0.0), ("infinite", math.inf), ("2562047h", 2562047 * 3600.0),
     ],
-)
+)  # fmt: skip
 def test_intervals(text: str, expected: float) -> None:
     assert settings.seconds(text) == expected
 
@@ -116,18 +84,6 @@ def test_intervals(text: str, expected: float) -> None:
 def test_an_interval_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no duration"):
         options.resolve([f"--sleep-interval={text}"], {})
-
-
-@pytest.mark.parametrize(("number", "text"), [("0", "0ns"), ("5", "5ns"), ("9e9", "9000000000ns")])
-def test_an_interval_in_the_file_may_be_a_number_of_nanoseconds(
-    number: str, text: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(f'{{"version": "v1", "flags": {{"gfd": {{"sleepInterval": {number}}}}}}}')
-
-    settings, _ = options.resolve([f"--config-file={path}"], {})
-
-    assert settings.sleep_interval == text
 
 
 @pytest.mark.parametrize(
@@ -147,14 +103,3 @@ def test_keys_of_the_device_plugin_are_checked_too(text: str, key: str, tmp_path
 
     with pytest.raises(NvctError, match=f"^{key} in {path} must be "):
         options.resolve([f"--config-file={path}"], {})
-
-
-def test_unknown_groups_of_labels_are_refused() -> None:
-    with pytest.raises(NvctError, match="invalid --extra-labels option: 'all'"):
-        options.resolve(["--extra-labels=all"], {})
-
-
-def test_help_names_all_options() -> None:
-    text = options.PROGRAM.help_text()
-
-    assert all(f"--{flag}" in text for option in options.PROGRAM.options for flag in option.flags)

@@ -1,24 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task: labels follow the machine, stay while it does not answer, and the file is kept."""
+"""The task: labels follow the machine, and stay while it does not answer; a file or the own Node has them."""
 
 import asyncio
 import contextlib
 import io
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.host_side import Host
+from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import Cluster
 from nvct.agent.labels import outputs, task
 from nvct.agent.labels import settings as options
 from nvct.agent.labels.facts import Labels
+from nvct.agent.labels.outputs import NodeFeature, OwnNode
+from nvct.agent.labels.settings import Settings
 from nvct.agent.labels.task import NodeLabels
 from nvct.agent.machine import place
 from nvct.agent.machine.inventory import Inventory
@@ -27,11 +29,8 @@ from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
 from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
 from nvct.host.roots import Roots
-from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
 
-REPOSITORY = Path(__file__).parents[4]
-PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "gpu-feature-discovery")
 SIZE = MigAttributes(
     memory_mib=9856, multiprocessors=16, gi_slices=1, ci_slices=1,
     copy=1, decoder=0, encoder=0, jpeg=0, ofa=0,
@@ -238,37 +237,6 @@ def test_bad_files_and_folders_are_errors_of_their_own(tmp_path: Path) -> None:
         asyncio.run(Lab(tmp_path, "--output-file=/proc/nowhere/gfd").task.run())
 
 
-def call(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return captured(
-        [*PROGRAM, *words], timeout=60, env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY
-    )
-
-
-def test_the_program_prints_version_and_help() -> None:
-    assert call("--version").stdout.startswith("GPU Feature Discovery version v0.20.0\nnvct: ")
-    assert "--use-node-feature-api" in call("--help").stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "env", "sentence"),
-    [
-        (["--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'"),
-        ([], {"GFD_SLEEP_INTERVAL": "60"}, "the interval '60' is no duration"),
-        (["--oneshot"], {}, "this is no pod of a cluster, and no kubeconfig is given"),
-        (["--oneshot", "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in /;"),
-    ],
-)
-def test_a_failure_of_the_program_is_the_last_line_and_status_1(
-    words: list[str], env: dict[str, str], sentence: str
-) -> None:
-    done = call(*words, **env)
-
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("gpu-feature-discovery: ")
-    assert sentence in last
-    assert done.returncode == 1
-
-
 class Place:
     """Stands for a Node from which somebody removes labels."""
 
@@ -303,3 +271,106 @@ async def test_removed_labels_are_written_again_at_once_and_then_now_and_then(
         await asyncio.sleep(0.1)
         assert place.writes == 2
         await until(lambda: place.writes == 3)
+
+
+LABELS = {"nvidia.com/gpu.count": "8"}
+
+
+class Server:
+    """Stands for the API server with one Node."""
+
+    def __init__(self) -> None:
+        self.uid = "1"
+        self.labels: dict[str, str] = {"example.com/mine": "1"}
+        self.verbs: list[str] = []
+        self.owners: list[dict[str, Any]] = []
+
+    async def find(self, _kind: object, _name: str) -> dict[str, Any]:
+        self.verbs.append("get")
+        return {"metadata": {"uid": self.uid, "labels": dict(self.labels)}}
+
+    async def apply(self, _kind: object, manifest: dict[str, Any], _manager: str) -> None:
+        self.verbs.append("patch")
+        self.labels |= manifest["metadata"]["labels"]
+
+    async def close(self) -> None:
+        pass
+
+
+CHANGED = {"nvidia.com/gpu.count": "9"}
+
+
+@pytest.mark.parametrize(
+    ("before", "uid", "labels"),
+    [
+        ({}, "1", LABELS),
+        # Only an apply removes what an earlier process wrote and this one leaves out.
+        (LABELS, "1", LABELS),
+        (LABELS, "1", {}),
+        ({}, "2", LABELS),  # the Node was made again
+    ],
+)
+def test_labels_are_written_once(before: dict[str, str], uid: str, labels: dict[str, str]) -> None:
+    server = Server()
+    server.labels |= before
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+    if uid != server.uid or not labels:
+        asyncio.run(node.write(LABELS))
+        server.uid, server.verbs = uid, []
+    for verbs in (["get", "patch"], ["get"]):
+        asyncio.run(node.write(labels))
+        assert server.verbs == verbs
+        server.verbs = []
+
+
+@pytest.mark.parametrize("change", [{}, CHANGED])
+def test_a_label_that_somebody_has_changed_or_removed_is_written_again(
+    change: dict[str, str],
+) -> None:
+    server = Server()
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+    asyncio.run(node.write(LABELS))
+    server.labels, server.verbs = change, []
+    asyncio.run(node.write(LABELS))
+    assert (server.verbs, server.labels) == (["get", "patch"], LABELS)
+
+
+def test_a_watch_tells_that_labels_are_gone() -> None:
+    """Of another Node, of a deleted one, and of the time before a write, nothing follows."""
+    server = Server()
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+    without: dict[str, Any] = {"metadata": {"uid": "1"}}
+    assert not node.lacks(LABELS)
+    node_news.tell("other", without)
+    node_news.tell("node", None)
+    assert not node.lacks(LABELS)
+    node_news.tell("node", without)
+    assert node.lacks(LABELS)
+    asyncio.run(node.write(LABELS))
+    assert not node.lacks(LABELS)
+    node_news.tell("node", {"metadata": {"labels": {**LABELS, "a": "b"}}})
+    assert not node.lacks(LABELS)
+    node_news.tell("node", without)
+    assert node.lacks(LABELS)
+    asyncio.run(node.close())
+    node_news.tell("node", {"metadata": {"labels": LABELS}})
+    assert node.lacks(LABELS), "nobody is told any more"
+
+
+def test_a_bare_pod_owns_no_node_feature_and_a_pod_of_a_daemonset_does() -> None:
+    told: list[str] = []
+
+    class Pods(Server):
+        async def find(self, _kind: Any, _name: str, _namespace: str = "") -> Any:
+            return {"metadata": {"uid": "p", "ownerReferences": self.owners}}
+
+    server = Pods()
+    known = Settings(node_name="node", namespace="ns", pod_name="gfd-1")
+    output = NodeFeature(server, known, told.append)  # type: ignore[arg-type]
+    for kind in ("ReplicaSet", "DaemonSet"):
+        server.owners = [{"kind": kind, "name": "gfd", "controller": True}]
+        owners = asyncio.run(output._owners())
+        assert [each["kind"] for each in owners] == (
+            ["DaemonSet", "Pod"] if kind == "DaemonSet" else []
+        )
+    assert told == ["the NodeFeature object has no owner: gfd-1 does not belong to a DaemonSet"]

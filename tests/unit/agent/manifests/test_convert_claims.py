@@ -55,13 +55,22 @@ def test_a_limit_becomes_a_claim() -> None:
     assert "in place of the limit nvidia.com/gpu: 2" in changes[0]
     request, _, _ = converted(pod(count=2))
     assert request == {"deviceClassName": "gpu.nvidia.com", "count": 2}
-
-
-def test_a_mig_resource_names_its_profile() -> None:
     request, _, _ = converted(pod("nvidia.com/mig-1g.10gb.me"))
-
     assert request["deviceClassName"] == "mig.nvidia.com"
     assert cel(request).endswith("profile.replace('+', '.') == '1g.10gb.me'")
+
+
+def named(**metadata: str) -> Any:
+    document = {"kind": "List", "metadata": {}, "items": [{**pod(), "metadata": metadata}]}
+    return convert_claims.convert(document)[0][0]["metadata"]
+
+
+def test_a_template_has_the_namespace_of_its_pod_and_a_name_of_63_characters() -> None:
+    found = named(generateName="run-", namespace="team")
+    assert found == {"name": "run-main-gpu", "namespace": "team"}
+    first, second = (named(name="n" * 70 + end)["name"] for end in "ab")
+    assert first != second
+    assert len(first) == len(second) <= 63
 
 
 def test_conditions_on_labels_become_conditions_on_the_gpu() -> None:
@@ -96,6 +105,8 @@ def test_alternatives_and_selectors() -> None:
     assert "productName.replace(' ', '-') in ['Tesla-T4'] && ((" in text
     assert ") || (" in text
     assert spec["nodeSelector"] == {"zone": "a"}
+    _, spec, _ = converted(pod(nodeSelector={"nvidia.com/gpu.family": "hopper"}))
+    assert "nodeSelector" not in spec
 
 
 def test_a_condition_that_is_not_of_a_gpu_stays() -> None:
@@ -109,26 +120,8 @@ def test_a_condition_that_is_not_of_a_gpu_stays() -> None:
 
 
 def test_what_asks_for_no_gpu_is_as_it_was() -> None:
-    for document in (None, {"kind": "Service"}, pod("example.com/nic"), pod(count=0)["metadata"]):
+    for document in (None, {"kind": "Service"}, pod("example.com/nic"), pod(count=0)):
         assert convert_claims.convert(document) == ([document], [])
-
-
-@pytest.mark.parametrize(
-    ("resources", "sentence"),
-    [
-        ({"limits": {"nvidia.com/gpu": "many"}}, "nvidia.com/gpu: 'many' is no number"),
-        ({"limits": {"nvidia.com/gpu": "$GPUS"}}, "nvidia.com/gpu: '$GPUS' is no number"),
-        ({"limits": {"nvidia.com/gpu": None}}, "nvidia.com/gpu: None is no number"),
-        ({"limits": {"nvidia.com/gpu": 0.5}}, "nvidia.com/gpu: 0.5 is no number"),
-        ({"limits": ["nvidia.com/gpu"]}, "limits of container main is no object"),
-        ("many", "resources of container main is no object"),
-    ],
-)
-def test_a_malformed_limit_is_refused(resources: Any, sentence: str) -> None:
-    document = pod()
-    document["spec"]["containers"][0]["resources"] = resources
-    with pytest.raises(DocumentError, match=f"Pod train: .*{re.escape(sentence)}"):
-        convert_claims.convert(document)
 
 
 def test_an_init_container_shares_the_claim_of_a_container_but_a_sidecar_does_not() -> None:
@@ -220,22 +213,6 @@ def test_templates_of_the_manifest_itself_are_not_overwritten() -> None:
     assert other["metadata"]["name"] == "train-main-gpu-2"
 
 
-def test_an_item_of_a_list_has_its_own_namespace_and_a_generated_name() -> None:
-    item = {**pod(), "metadata": {"generateName": "run-", "namespace": "team"}}
-    (made, _), _ = convert_claims.convert({"kind": "List", "metadata": {}, "items": [item]})
-    assert made["metadata"] == {"name": "run-main-gpu", "namespace": "team"}
-
-
-def test_long_names_stay_different() -> None:
-    names = []
-    for end in "ab":
-        document = pod()
-        document["metadata"]["name"] = "n" * 70 + end
-        names.append(convert_claims.convert(document)[0][0]["metadata"]["name"])
-    assert len(set(names)) == 2
-    assert all(len(name) <= 63 for name in names)
-
-
 def test_a_claim_that_the_pod_has_already_stays() -> None:
     own = [{"name": "main-gpu", "resourceClaimName": "mine"}]
     _, spec, _ = converted(pod(resourceClaims=own))
@@ -275,30 +252,32 @@ def test_a_limit_that_stays_has_a_reason(document: Any, sentence: str) -> None:
     assert sentence in changes[0]
 
 
+def terms(*found: Any) -> Any:
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(found)}}}}
+
+
 @pytest.mark.parametrize(
-    ("fields", "sentence"),
+    ("document", "sentence"),
     [
-        ({"nodeSelector": ["a"]}, "nodeSelector is no object"),
-        ({"affinity": "a"}, "nodeAffinity is no object"),
-        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [None]}}}},
-         "nodeAffinity is no list of objects"),
-        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
-            {"matchExpressions": ["a"]}]}}}}, "nodeAffinity is no list of objects"),
-        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "nvidia.com/gpu.memory", "values": 8}]}]}}}},
+        *(
+            (with_resources(limits={"nvidia.com/gpu": count}), f"gpu: {count!r} is no number")
+            for count in ("many", "$GPUS", None, 0.5)
+        ),
+        (with_resources(limits={"nvidia.com/gpumem": "{{x}}"}), "gpumem: '{{x}}' is no number"),
+        (with_resources(limits=["nvidia.com/gpu"]), "limits of container main is no object"),
+        (pod(containers=[{"name": "main", "resources": "many"}]), "of container main is no object"),
+        (pod(nodeSelector=["a"]), "nodeSelector is no object"),
+        (pod(affinity="a"), "nodeAffinity is no object"),
+        (pod(**terms(None)), "nodeAffinity is no list of objects"),
+        (pod(**terms({"matchExpressions": ["a"]})), "nodeAffinity is no list of objects"),
+        (pod(**terms({"matchExpressions": [{"key": "nvidia.com/gpu.memory", "values": 8}]})),
          "values is no list"),
-        ({"resourceClaims": "a"}, "resourceClaims is no list of objects"),
+        (pod(resourceClaims="a"), "resourceClaims is no list of objects"),
     ],
 )  # fmt: skip
-def test_malformed_fields_of_a_pod_are_refused(fields: Any, sentence: str) -> None:
-    with pytest.raises(DocumentError, match=sentence):
-        convert_claims.convert(pod(**fields))
-
-
-def test_a_limit_of_zero_stays() -> None:
-    given = pod(count=0)
-
-    assert convert_claims.convert(given) == ([given], [])
+def test_what_is_malformed_is_refused(document: Any, sentence: str) -> None:
+    with pytest.raises(DocumentError, match=f"Pod train: .*{re.escape(sentence)}"):
+        convert_claims.convert(document)
 
 
 def test_the_name_of_a_profile_brings_no_condition() -> None:
@@ -332,11 +311,6 @@ def test_a_product_of_shared_or_mig_devices_is_not_the_model_of_a_gpu(product: s
     assert any("nodeSelector nvidia.com/gpu.product stays" in change for change in changes)
 
 
-def test_an_empty_node_selector_is_left_out() -> None:
-    _, spec, _ = converted(pod(nodeSelector={"nvidia.com/gpu.family": "hopper"}))
-    assert "nodeSelector" not in spec
-
-
 @pytest.mark.parametrize(
     ("limits", "capacity"),
     [
@@ -358,8 +332,3 @@ def test_a_part_of_a_gpu_becomes_capacities(
     assert container["resources"] == {"requests": {"cpu": "1"}, "claims": [claim]}
     assert "in place of the limits nvidia.com/gpu: 1, nvidia.com/gpumem: 3000" in changes[0]
     assert "dra.shares of the chart" in changes[1]
-
-
-def test_a_malformed_part_of_a_gpu_is_refused() -> None:
-    with pytest.raises(DocumentError, match=r"nvidia.com/gpumem: '\{\{x\}\}' is no number"):
-        convert_claims.convert(with_resources(limits={"nvidia.com/gpumem": "{{x}}"}))

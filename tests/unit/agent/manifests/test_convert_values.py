@@ -31,40 +31,33 @@ def test_values_become_those_of_the_chart(given: dict[str, Any], expected: dict[
     assert yaml.safe_dump(given) == before
 
 
-def test_each_value_that_goes_is_named() -> None:
-    given = {"typo": 1, "toolkit": {"version": "v1"}, "nfd": {"enabled": False}, "psp": {"a": 1}}
-    assert convert(given, "values.yaml")[1] == [
-        "psp: Kubernetes has no such policies any more",
-        "typo: nvct has nothing of that name",
-        "toolkit.version: nvct has nothing of that name",
-    ]
+GONE = "nvct has nothing of that name"
 
 
-def test_each_value_that_goes_is_named_in_sections_of_sections() -> None:
-    monitor = {"enabled": True, "labels": {"a": "b"}}
-    given = {
-        "dcgmExporter": {"serviceMonitor": monitor, "config": {"map": {"c": "d"}}},
-        "devicePlugin": {"config": {"name": "plugin", "fallbackStrategies": ["empty"]}},
-    }
-    assert convert(given, "values.yaml") == (
-        {
-            "dcgmExporter": {"serviceMonitor": {"enabled": True}, "config": {}},
-            "devicePlugin": {"config": {"name": "plugin"}},
-        },
-        [
-            "dcgmExporter.config.map: nvct has nothing of that name",
-            "dcgmExporter.serviceMonitor.labels: nvct has nothing of that name",
-            "devicePlugin.config.fallbackStrategies: nvct has nothing of that name",
-        ],
-    )
-
-
-def test_the_values_of_a_parent_chart_are_those_of_its_dependency() -> None:
-    given = {"gpu-operator": {"nfd": {"a": 1}, "mig": {"strategy": "mixed"}}, "other": {"b": 2}}
-    assert convert(given, "values.yaml") == (
-        {"other": {"b": 2}, "nvct": {"mig": {"strategy": "mixed"}}},
-        ["gpu-operator becomes nvct", "gpu-operator.nfd: nvct needs no Node Feature Discovery"],
-    )
+@pytest.mark.parametrize(
+    ("given", "expected", "sentences"),
+    [
+        ({"typo": 1, "toolkit": {"version": "v1"}, "nfd": {"enabled": False}, "psp": {"a": 1}}, {},
+         ["psp: Kubernetes has no such policies any more", f"typo: {GONE}",
+          f"toolkit.version: {GONE}"]),
+        ({"dcgmExporter": {"serviceMonitor": {"enabled": True, "labels": {"a": "b"}},
+                           "config": {"map": {"c": "d"}}},
+          "devicePlugin": {"config": {"name": "plugin", "fallbackStrategies": ["empty"]}}},
+         {"dcgmExporter": {"serviceMonitor": {"enabled": True}, "config": {}},
+          "devicePlugin": {"config": {"name": "plugin"}}},
+         [f"dcgmExporter.config.map: {GONE}", f"dcgmExporter.serviceMonitor.labels: {GONE}",
+          f"devicePlugin.config.fallbackStrategies: {GONE}"]),
+        # The values of a parent chart are those of its dependency.
+        ({"gpu-operator": {"nfd": {"a": 1}, "mig": {"strategy": "mixed"}}, "other": {"b": 2}},
+         {"other": {"b": 2}, "nvct": {"mig": {"strategy": "mixed"}}},
+         ["gpu-operator becomes nvct",
+          "gpu-operator.nfd: nvct needs no Node Feature Discovery"]),
+    ],
+)  # fmt: skip
+def test_each_value_that_goes_is_named(
+    given: dict[str, Any], expected: dict[str, Any], sentences: list[str]
+) -> None:
+    assert convert(given, "values.yaml") == (expected, sentences)
 
 
 @pytest.mark.parametrize("second", ["dcgm-exporter", "nvct"])

@@ -190,11 +190,6 @@ async def test_a_protected_pod_is_not_evicted_and_none_beside_it(
     assert len(cluster.evicted) == (0 if says else 2)
 
 
-def test_a_long_list_is_shortened() -> None:
-    assert pods.sentence(["a", "b"], limit=2) == "a; b"
-    assert pods.sentence(list("abcd"), limit=2) == "a; b and 2 more"
-
-
 # The patch of a Node: only what differs, and only labels that are there.
 
 
@@ -252,11 +247,6 @@ def test_uninstallation_leaves_nothing_of_it() -> None:
     assert node_labels.leaving(node({PLUGIN: "paused-for-mig-change", STATE: "failed"}, "busy")) == {
         "labels": {PLUGIN: "true", STATE: None}, "annotations": {REASON: None},
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["", "all-1g.10gb"])
-def test_the_name_is_that_of_the_label(name: str) -> None:
-    assert node_labels.wanted(node({node_labels.CONFIG: name})) == name
 
 
 # Services of the host: those that run are stopped and started again, after a kill, too.

@@ -26,8 +26,7 @@ XID = "48"
 @contextlib.asynccontextmanager
 async def watched(lab: Lab) -> AsyncIterator[MigGpu]:  # noqa: F811
     """Divide GPUs, watch their health, and yield the first GPU."""
-    lab.cluster.label(config="all-3g.40gb")
-    await lab.shows("success")
+    await lab.asked("all-3g.40gb")
     lab.health = engines.engine()
     watch = asyncio.create_task(lab.health.run(lambda: lab.client, lambda _: None))
     try:
@@ -106,13 +105,3 @@ async def test_one_that_fails_again_and_again_stays_out(
         assert lab.health is not None
         assert "XID 48" in lab.health.problem(gpu.uuid, (gi, 0))
         assert renewals(lab) == 2
-
-
-async def test_without_a_watch_nothing_is_done(lab: Lab) -> None:  # noqa: F811
-    async with lab.running(), watched(lab) as gpu:
-        lab.health, health = None, lab.health
-        fails(lab, gpu)
-        assert health is not None
-        await until(health.broken_instances)
-        await asyncio.sleep(0.5)  # two periods
-        assert renewals(lab) == 0

@@ -14,7 +14,7 @@ import pytest
 
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
-from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError, Kind, Object
+from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError, Kind, Object
 from nvct.agent.kubernetes.node_pods import PodDevice
 from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
@@ -31,30 +31,31 @@ from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct_sim import node_changes, tree
 from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_api import NAME, FakeApi
 from tests.unit.agent.machines import Supervisor, roots_of
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
-NAME = "node-1"
 
 
-class FakeCluster:
-    """A cluster of one Node, which takes merge patches as the API server does.
+class FakeCluster(FakeApi):
+    """A cluster of one Node.
 
     Attributes:
-        failure: raised by each request, if there is one.
         states: that the Node has shown.
         paused: how often a DaemonSet was paused.
     """
 
     def __init__(self) -> None:
-        metadata = {"name": NAME, "resourceVersion": "1", "labels": {}, "annotations": {}}
-        self.node: Object = {"metadata": metadata}
-        self.failure: ClusterError | None = None
+        super().__init__()
         self.events: list[Object] = []
         self.states: list[str] = []
         self.paused = 0
-        self._changed = asyncio.Event()
+        self.put(NODE, {"metadata": {"name": NAME, "labels": {}, "annotations": {}}})
+
+    @property
+    def node(self) -> Object:
+        return self.objects[NODE.plural, "", NAME]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -68,53 +69,21 @@ class FakeCluster:
     def label(self, **labels: str) -> None:
         """Change labels as a user does."""
         names = {"config": CONFIG, "plugin": PLUGIN, "state": STATE}
-        self._write("labels", {names[key]: value for key, value in labels.items()})
-
-    def _write(self, member: str, values: dict[str, str | None]) -> None:
-        found = self.node["metadata"][member]
-        found.update(values)
-        for key in [key for key, value in values.items() if value is None]:
-            del found[key]
-        version = int(self.node["metadata"]["resourceVersion"])
-        self.node["metadata"]["resourceVersion"] = str(version + 1)
-        self._changed.set()
-
-    async def changes(self, kind: Kind, name: str) -> AsyncIterator[Object]:
-        assert (kind, name) == (NODE, NAME)
-        while True:
-            self._changed.clear()
-            if self.failure:
-                raise self.failure
-            yield copy.deepcopy(self.node)
-            await self._changed.wait()
-
-    async def find(self, kind: Kind, name: str) -> Object:
-        assert (kind, name) == (NODE, NAME)
-        if self.failure:
-            raise self.failure
-        return copy.deepcopy(self.node)
+        changed = {**self.labels, **{names[key]: value for key, value in labels.items()}}
+        self.put(NODE, {"metadata": {**self.node["metadata"], "labels": changed}})
 
     async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
-        assert (kind, manager) == (NODE, "nvct-mig")
-        if self.failure:
-            raise self.failure
-        metadata = manifest["metadata"]
-        if metadata["resourceVersion"] != self.node["metadata"]["resourceVersion"]:
-            raise ClusterError("the object has been modified", status=CONFLICT)
-        self._write("labels", metadata.get("labels", {}))
-        self._write("annotations", metadata.get("annotations", {}))
-        if STATE in metadata.get("labels", {}):
-            self.states.append(metadata["labels"][STATE])
-        self.paused += metadata.get("labels", {}).get(PLUGIN) == PAUSED
-        return copy.deepcopy(self.node)
+        written = await super().merge(kind, manifest, manager)
+        labels = manifest["metadata"].get("labels", {})
+        if STATE in labels:
+            self.states.append(labels[STATE])
+        self.paused += labels.get(PLUGIN) == PAUSED
+        return written
 
     async def create(self, kind: Kind, manifest: Object) -> Object:
         assert kind == EVENT
         self.events.append(manifest)
         return manifest
-
-    async def close(self) -> None:
-        pass
 
 
 class FakePods:
@@ -193,6 +162,13 @@ class Lab:
         with pause.announce(self.folder, paused):
             yield
 
+    async def asked(
+        self, config: str, state: str = "success", reason: str = "", **labels: str
+    ) -> None:
+        """Ask for a configuration by the Node's label, and wait for its state."""
+        self.cluster.label(config=config, **labels)
+        await self.shows(state, reason)
+
     async def shows(self, state: str, reason: str = "") -> None:
         def holds() -> bool:
             cluster = self.cluster
@@ -203,6 +179,13 @@ class Lab:
         except BaseException:
             print(self.cluster.node, self.log.getvalue())
             raise
+
+    async def occupied(self) -> str:
+        """Return the UUID of a GPU that a pod has from now on."""
+        self.session.begin()
+        gpu = (await self.state()).gpus[2].uuid
+        self.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
+        return gpu
 
     async def state(self) -> MigState:
         return await asyncio.to_thread(self.machine.session.mig)
@@ -225,15 +208,15 @@ async def test_the_gpus_follow_the_label(lab: Lab) -> None:
     async with lab.running():
         await asyncio.sleep(0.1)
         assert lab.cluster.states == []
-        lab.cluster.label(config="all-1g.10gb")
-        await lab.shows("success")
+        await lab.asked("all-1g.10gb")
         assert await lab.devices() == 56
-        lab.cluster.label(config="all-disabled")
-        await until(lambda: lab.cluster.states[-2:] == ["pending", "success"])
+        assert PLUGIN not in lab.cluster.labels
+        lab.cluster.label(config="all-disabled", plugin="true")
         await until(lambda: len(lab.cluster.states) == 4)
         assert await lab.devices() == 0
     assert lab.cluster.states == ["pending", "success"] * 2
-    assert PLUGIN not in lab.cluster.labels
+    # DaemonSets of the operator go and come back.
+    assert (lab.cluster.paused, lab.cluster.labels[PLUGIN]) == (1, "true")
     assert len(lab.paused) == 2
     assert pause.read(lab.folder) == {}
     assert [event["message"] for event in lab.cluster.events] == [
@@ -255,12 +238,10 @@ async def test_nothing_changes_and_nothing_fails_while_the_driver_is_replaced(la
 async def test_mig_is_refused_where_the_plugin_offers_whole_gpus(lab: Lab) -> None:
     async with lab.running():
         lab.strategy = "none"
-        lab.cluster.label(config="all-1g.10gb")
-        await lab.shows("failed", "set mig.strategy=single or mixed")
+        await lab.asked("all-1g.10gb", "failed", "set mig.strategy=single or mixed")
         assert await lab.devices() == 0
         lab.strategy = "single"
-        lab.cluster.label(config="all-2g.20gb")
-        await lab.shows("success")
+        await lab.asked("all-2g.20gb")
         lab.strategy = "none"
         lab.cluster.label(config="all-disabled")  # the way back
         await until(lambda: lab.cluster.states[-1:] == ["success"])
@@ -285,25 +266,19 @@ async def test_a_label_that_changes_as_the_state_is_written_is_seen(
     monkeypatch.setattr(FakeCluster, "merge", merge_and_label)
 
     async with lab.running():
-        lab.cluster.label(config="all-7g.80gb")
-        await lab.shows("success")
+        await lab.asked("all-7g.80gb")
         assert await lab.devices() == 16
     # No success of the first configuration beside the label of the second.
     assert lab.cluster.states == ["pending", "success"]
 
 
-async def test_what_the_gpus_have_already_is_a_success_without_a_change(lab: Lab) -> None:
+async def test_what_the_gpus_have_is_a_success_and_a_change_by_somebody_else_is_undone(
+    lab: Lab,
+) -> None:
     async with lab.running():
-        lab.cluster.label(config="all-disabled")
-        await lab.shows("success")
-    assert lab.cluster.states == ["success"]
-    assert lab.paused == lab.cluster.events == []
-
-
-async def test_a_change_by_somebody_else_is_undone(lab: Lab) -> None:
-    async with lab.running():
-        lab.cluster.label(config="all-disabled")
-        await lab.shows("success")
+        await lab.asked("all-disabled")
+        assert lab.cluster.states == ["success"]
+        assert lab.paused == lab.cluster.events == []
         node_changes.set_mig_mode(lab.tree, 0, on=True)
         await until(lambda: len(lab.cluster.states) == 3)
         assert not (await lab.state()).gpus[0].enabled
@@ -320,10 +295,8 @@ async def test_what_the_gpus_cannot_have_fails_and_touches_nothing(
     lab: Lab, name: str, reason: str
 ) -> None:
     async with lab.running():
-        lab.cluster.label(config=name, plugin="true")
-        await lab.shows("failed", reason)
-        lab.cluster.label(config="all-disabled")
-        await lab.shows("success")
+        await lab.asked(name, "failed", reason, plugin="true")
+        await lab.asked("all-disabled")
     assert lab.paused == []
     assert lab.cluster.paused == 0
     assert lab.cluster.reason == ""
@@ -336,22 +309,13 @@ async def test_a_users_file_is_read_again_at_each_look(lab: Lab, tmp_path: Path)
     lab.config = str(tmp_path / "configs.yaml")
 
     async with lab.running():
-        lab.cluster.label(config="mine")
-        await lab.shows("failed", "configs.yaml cannot be read")
+        await lab.asked("mine", "failed", "configs.yaml cannot be read")
         await asyncio.to_thread((tmp_path / "configs.yaml").write_text, "version: v7")
         await lab.shows("failed", "unknown version: v7")
         text = "version: v1\nmig-configs: {mine: [{devices: [1], mig-enabled: true, mig-devices: {3g.40gb: 2}}]}"
         await asyncio.to_thread((tmp_path / "configs.yaml").write_text, text)
         await lab.shows("success")
         assert await lab.devices() == 2
-
-
-async def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
-    async with lab.running():
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("success")
-    assert lab.cluster.paused == 1
-    assert lab.cluster.labels[PLUGIN] == "true"
 
 
 async def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(
@@ -361,8 +325,7 @@ async def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_ag
     node_changes.set_gpu(lab.tree, 3, migreset="1")
 
     async with lab.running():
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("failed", "the former layout is restored")
+        await lab.asked("all-7g.80gb", "failed", "the former layout is restored", plugin="true")
         assert lab.cluster.labels[PLUGIN] == "true"
         assert not any(gpu.enabled or gpu.pending for gpu in (await lab.state()).gpus)
         node_changes.end_process(lab.tree, 3, 4242)
@@ -388,8 +351,7 @@ async def test_a_mode_that_needs_a_reset_gets_it_while_nvml_is_closed(
     monkeypatch.setattr(smi, "reset", reset)
 
     async with lab.running():
-        lab.cluster.label(config="all-7g.80gb")
-        await lab.shows("success")
+        await lab.asked("all-7g.80gb")
         assert called == [(await lab.state()).gpus[0].bus_id]
 
 
@@ -411,11 +373,9 @@ POD = "pod default/train has"
 
 async def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
     async with lab.running():
-        lab.session.begin()
-        gpu = (await lab.state()).gpus[2].uuid
-        lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("failed", f"{POD} {gpu} (delete these pods, or set migManager.evictPods")
+        gpu = await lab.occupied()
+        why = f"{POD} {gpu} (delete these pods, or set migManager.evictPods"
+        await lab.asked("all-7g.80gb", "failed", why, plugin="true")
         assert lab.cluster.states == ["failed"]
         lab.pods.found = []
         await lab.shows("success")
@@ -425,33 +385,14 @@ async def test_pods_are_evicted_if_that_is_allowed(lab: Lab) -> None:
     lab.settings = Settings(node_name=NAME, evicts_pods=True)
 
     async with lab.running():
-        lab.session.begin()
-        gpu = (await lab.state()).gpus[2].uuid
-        lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
+        await lab.occupied()
         lab.pods.failure = ClusterError("Cannot evict pod as it would violate its budget")
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("failed", "all-7g.80gb: Cannot evict pod as it would violate its budget")
+        why = "all-7g.80gb: Cannot evict pod as it would violate its budget"
+        await lab.asked("all-7g.80gb", "failed", why, plugin="true")
         assert lab.cluster.labels[PLUGIN] == "true"
         lab.pods.failure = None
         await lab.shows("success")
         assert lab.pods.found == []
-
-
-async def test_a_process_that_does_not_go_is_named(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holder = Holder(pid=42, command="python3", container="", pod="", unit="", device="GPU 1")
-    monkeypatch.setattr(task.MigManager, "_left", lambda _: _later([holder]))
-
-    async with lab.running():
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("failed", "process 42 (python3) holds GPU 1")
-        assert lab.cluster.labels[PLUGIN] == "true"
-        assert await lab.devices() == 0
-
-
-async def _later(value: object) -> object:
-    return value
 
 
 async def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_later(
@@ -460,12 +401,12 @@ async def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_late
     async with lab.running():
         lab.cluster.label(config="all-7g.80gb", plugin="true")
         await until(lambda: lab.cluster.states == ["pending"])
-        lab.cluster.failure = ClusterError("the API server does not answer")
+        lab.cluster.refuses = ClusterError("the API server does not answer")
         lab.session.begin()
         await until(lambda: bool(lab.paused) and pause.read(lab.folder) == {})
         await asyncio.sleep(0.2)
         assert lab.cluster.labels[PLUGIN] == PAUSED
-        lab.cluster.failure = None
+        lab.cluster.refuses = None
         await lab.shows("success")
         assert lab.cluster.labels[PLUGIN] == "true"
 
@@ -479,8 +420,7 @@ async def test_a_change_is_ended_before_the_task_ends(lab: Lab) -> None:
 
     lab.cluster = FakeCluster()
     async with lab.running():
-        lab.cluster.label(config="all-7g.80gb")
-        await lab.shows("success")
+        await lab.asked("all-7g.80gb")
         assert await lab.devices() == 8
 
 
@@ -504,8 +444,7 @@ async def test_the_hosts_unit_gets_the_name_if_it_has_a_drop_in(lab: Lab, tmp_pa
     (tmp_path / "drop").write_text("")
 
     async with lab.running():
-        lab.cluster.label(config="all-disabled")
-        await lab.shows("success")
+        await lab.asked("all-disabled")
     line = 'Environment="MIG_PARTED_SELECTED_CONFIG=all-disabled"'
     assert (tmp_path / "drop").read_text() == f"[Service]\n{line}\n"
 
@@ -558,33 +497,38 @@ async def test_a_service_that_does_not_start_keeps_no_change_back(lab: Lab) -> N
 
     async with lab.running() as manager:
         manager._services = Services("/", "", lab.folder)
-        lab.cluster.label(config="all-1g.10gb")
-        await lab.shows("success")
+        await lab.asked("all-1g.10gb")
     assert "Unit nvsm.service not found" in lab.log.getvalue()
 
 
-async def test_a_change_that_takes_too_long_is_taken_back(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+HOLDER = Holder(pid=42, command="python3", container="", pod="", unit="", device="GPU 1")
+
+
+async def _held(_manager: object) -> list[Holder]:
+    return [HOLDER]
+
+
+def _fail(*_: object) -> None:
+    raise HostError("a drive has failed")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ((task.MigManager, "_left", _held), "process 42 (python3) holds GPU 1"),
+        ((task, "DEADLINE_S", 0.0),
+         "the change of MIG takes too long; the former layout is restored"),
+        ((Journal, "open", _fail), "a drive has failed"),
+    ],
+    ids=["in-use", "too-long", "a-drive"],
+)  # fmt: skip
+async def test_a_change_that_fails_is_taken_back_and_nothing_stays_paused(
+    fault: tuple[object, str, object], reason: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "DEADLINE_S", 0.0)
+    monkeypatch.setattr(*fault)
 
     async with lab.running():
-        lab.cluster.label(config="all-7g.80gb")
-        await lab.shows(
-            "failed", "the change of MIG takes too long; the former layout is restored"
-        )
+        await lab.asked("all-7g.80gb", "failed", reason, plugin="true")
         assert not any(gpu.enabled for gpu in (await lab.state()).gpus)
-
-
-async def test_a_bug_ends_the_task_but_not_the_pause(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise HostError("a drive has failed")
-
-    async with lab.running():
-        monkeypatch.setattr(lab.machine.journal.__class__, "open", fail)
-        lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("failed", "a drive has failed")
     assert lab.cluster.labels[PLUGIN] == "true"
     assert pause.read(lab.folder) == {}

@@ -1,22 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Daemons of MPS: their limits, what pods get, and program mps-control-daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
 
 from nvct import typed
-from nvct.agent.device_plugin import allocate
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin import allocate, mps_watch
 from nvct.agent.device_plugin import settings as options
-from nvct.agent.device_plugin.resources import Device, Node, Resource
+from nvct.agent.device_plugin.resources import GPU, Device, Node, Resource
 from nvct.agent.device_plugin.settings import Settings
-from nvct.agent.mps import daemons
+from nvct.agent.machine.inventory import Inventory
+from nvct.agent.mps import daemons, shm
+from nvct.agent.mps import settings as mps_options
 from nvct.agent.mps.daemons import Daemon, Wanted
-from nvct.errors import HostError, RequestError, UsageError
+from nvct.agent.mps.task import MpsDaemons
+from nvct.errors import HostError, NvctError, RequestError, UsageError
+from nvct.host.model import Gpu
 from nvct.host.nvml.model import GpuAttributes
 from nvct.typed import MalformedError
+from tests.unit.agent.device_plugin.fake_kubelet import until
 
-GPU = "nvidia.com/gpu"
 UUIDS = [f"GPU-00000000-1111-5222-8333-{n:012x}" for n in range(2)]
 
 
@@ -42,37 +56,31 @@ def shared(
     return [Resource(name=name, devices={device.id: device for device in devices})]
 
 
-def test_memory_and_threads_are_divided_among_the_replicas() -> None:
-    (daemon,) = daemons.wanted(shared(4, 4), VOLTA).values()
+@pytest.mark.parametrize(
+    ("counts", "attributes", "limits", "percentage"),
+    [
+        ((4, 4), VOLTA, {"0": 3840, "1": 3840}, 25),
+        ((3, 2), VOLTA, {"0": 5120, "1": 7680}, 33),  # the most replicas determine the threads
+        ((2, 2), PASCAL, {}, 0),
+        ((2, 2), {}, {}, 50),
+        ((2, 2), attributes_of(0, (0, 0)), {}, 50),
+    ],
+)
+def test_memory_and_threads_are_divided_among_the_replicas(
+    counts: tuple[int, ...], attributes: dict[str, GpuAttributes], limits: dict[str, int],
+    percentage: int,
+) -> None:  # fmt: skip
+    (daemon,) = daemons.wanted(shared(*counts), attributes).values()
 
-    assert daemon == daemons.Daemon(
-        resource=GPU, uuids=tuple(UUIDS), limits={"0": 3840, "1": 3840}, percentage=25
-    )
-
-
-def test_the_device_with_most_replicas_determines_the_threads() -> None:
-    (daemon,) = daemons.wanted(shared(3, 2), VOLTA).values()
-
-    assert (daemon.limits, daemon.percentage) == ({"0": 5120, "1": 7680}, 33)
+    uuids = tuple(UUIDS)
+    assert daemon == Daemon(resource=GPU, uuids=uuids, limits=limits, percentage=percentage)
+    assert daemons.from_json(typed.dump(daemon)) == daemon
 
 
 def test_devices_that_are_not_shared_have_no_daemon() -> None:
     assert daemons.wanted(shared(1, 1), VOLTA) == {}
     (daemon,) = daemons.wanted(shared(1, 2), VOLTA).values()
     assert daemon.uuids == (UUIDS[1],)
-
-
-def test_before_volta_there_are_no_limits() -> None:
-    (daemon,) = daemons.wanted(shared(2), PASCAL).values()
-
-    assert (daemon.limits, daemon.percentage) == ({}, 0)
-
-
-def test_without_known_memory_the_threads_are_divided() -> None:
-    for attributes in ({}, attributes_of(0, (0, 0))):
-        (daemon,) = daemons.wanted(shared(2), attributes).values()
-
-        assert (daemon.limits, daemon.percentage) == ({}, 50)
 
 
 @pytest.mark.parametrize(("attributes", "limit"), [(VOLTA, 48), ({}, 48), (PASCAL, 16)])
@@ -87,12 +95,6 @@ def test_there_are_as_many_replicas_as_clients(
 def test_mig_devices_are_refused() -> None:
     with pytest.raises(HostError, match="MPS is not supported for MIG devices"):
         daemons.wanted(shared(2, instance=(1, 0)), VOLTA)
-
-
-def test_a_daemon_is_read_back_from_json() -> None:
-    (daemon,) = daemons.wanted(shared(4, 4), VOLTA).values()
-
-    assert daemons.from_json(typed.dump(daemon)) == daemon
 
 
 GOOD = MappingProxyType({"resource": GPU, "uuids": [], "limits": {}, "percentage": 0})
@@ -218,3 +220,95 @@ def test_an_answer_for_no_device_is_empty() -> None:
     answer = allocate.answer(SHARED, (), settings, Node(imex_channels=(0,)), "unique")
 
     assert answer.ByteSize() == 0
+
+
+@dataclass
+class Nvml:
+    """NVML's supervisor, which keeps no daemon."""
+
+    state: dict[str, str] = field(default_factory=dict)
+    wanted: list[Daemon] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Refuse nothing."""
+
+    async def attributes(self) -> dict[str, Any]:
+        return {}
+
+    async def mps(self, wanted: Iterable[Daemon], *, starts: bool) -> dict[str, str]:
+        assert starts
+        self.wanted = list(wanted)
+        return {daemon.resource: self.state.get(daemon.resource, "") for daemon in self.wanted}
+
+
+@dataclass
+class Machine:
+    """A machine with one GPU."""
+
+    nvml: Nvml
+
+    async def signature(self) -> tuple[object, ...]:
+        return ()
+
+    async def inventory(self) -> Inventory:
+        gpu = Gpu(
+            index=0, uuid=UUID, minor=0, model="NVIDIA A100", bus_id="0000:07:00.0", node=None
+        )
+        return Inventory(gpus=(gpu,))
+
+
+def settings(folder: Path, text: str) -> list[str]:
+    (folder / "config.yaml").write_text(text)
+    return [f"--config-file={folder / 'config.yaml'}"]
+
+
+async def test_files_tell_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mps_watch, "LOOK_S", 0.01)
+    monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.01)
+    words = settings(tmp_path, "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
+    nvml, mps, log = Nvml({GPU: "it does not start"}), tmp_path / "mps", io.StringIO()
+    (mps / GPU).mkdir(parents=True)
+    started, ready = mps / GPU / ".started", mps / ".ready"
+    work: Any = MpsDaemons(
+        lambda: mps_options.resolve(words, {})[0],
+        Machine(nvml),  # type: ignore[arg-type]
+        str(mps),
+        Log(target=log),
+    )
+
+    runs = asyncio.create_task(work.run())
+    await until(lambda: "it does not start" in log.getvalue())
+    assert not started.exists()
+    assert not ready.exists()
+    assert [entry["state"] for entry in work.describe()] == ["waiting"]
+
+    nvml.state[GPU] = ""
+    await until(lambda: started.exists() and ready.exists())
+    nvml.state[GPU] = "it has ended"
+    await until(lambda: not started.exists() and not ready.exists())
+    nvml.state[GPU] = ""
+    await until(started.exists)
+
+    settings(tmp_path, "")
+    work.reload.set()
+    await until(lambda: not started.exists() and not nvml.wanted)
+    assert "no device is shared by MPS" in log.getvalue()
+    assert ready.exists()
+    runs.cancel()
+    await asyncio.gather(runs, return_exceptions=True)
+    assert not ready.exists()
+
+
+def test_the_command_line_has_the_incumbents_options() -> None:
+    assert mps_options.resolve(["-mig-strategy", "single"], {})[0].mig_strategy == "single"
+    assert mps_options.resolve([], {"MIG_STRATEGY": "mixed"})[0].mig_strategy == "mixed"
+    with pytest.raises(NvctError, match="invalid --mig-strategy"):
+        mps_options.resolve(["--mig-strategy=some"], {})
+    assert "mount-shm" in mps_options.PROGRAM.help_text()
+
+
+def test_shared_memory_is_half_of_the_machines(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemFree: 5 kB\nMemTotal:       16384 kB\n")
+    assert shm.size_kib(str(meminfo)) == 8192
+    assert shm.size_kib(str(tmp_path / "none")) == 65536

@@ -27,37 +27,32 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def run(where: Place, *command: str) -> subprocess.CompletedProcess[str]:
-    return captured(where.command(*command), env=where.environment(RESOURCE), timeout=20)
+def run(where: Place, *command: str, **of_claim: str) -> subprocess.CompletedProcess[str]:
+    words = where.command(*command, **of_claim)
+    return able(captured(words, env=where.environment(RESOURCE), timeout=20))
 
 
-def test_the_shared_memory_is_that_of_the_clients_and_this_processs_stays(folder: Path) -> None:
-    name = f"nvct-{folder.name}"
-
-    done = run(Place(str(folder)), "touch", f"/dev/shm/{name}")
-
-    if "Operation not permitted" in done.stdout:
+def able(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    if "Operation not permitted" in done.stderr + done.stdout:
         pytest.skip("no mount namespace can be made here")
+    return done
+
+
+@pytest.mark.parametrize("claim", ["", "gpu.nvidia.com/uid-1"])
+def test_the_shared_memory_is_that_of_the_clients_and_this_processs_stays(
+    folder: Path, claim: str
+) -> None:
+    """A claim has shared memory of its own."""
+    where, name = Place(str(folder)), f"nvct-{folder.name}"
+    own = Path(where.shm(claim)) if claim else folder / "shm"
+    own.mkdir(parents=True, exist_ok=True)
+
+    done = run(where, "touch", f"/dev/shm/{name}", **({"shm": str(own)} if claim else {}))
+
     assert done.returncode == 0, done
-    assert (folder / "shm" / name).exists()
+    assert [path.name for path in own.iterdir()] == [name]
     assert not Path("/dev/shm", name).exists()
-
-
-def test_a_claim_has_shared_memory_of_its_own(folder: Path) -> None:
-    where = Place(str(folder))
-    own = Path(where.shm("gpu.nvidia.com/uid-1"))
-    own.mkdir(parents=True)
-
-    done = captured(
-        where.command("touch", f"/dev/shm/nvct-{folder.name}", shm=str(own)),
-        env=where.environment("gpu.nvidia.com/uid-1"),
-    )
-
-    if "Operation not permitted" in done.stdout:
-        pytest.skip("no mount namespace can be made here")
-    assert done.returncode == 0, done
-    assert [path.name for path in own.iterdir()] == [f"nvct-{folder.name}"]
-    assert list((folder / "shm").iterdir()) == []
+    assert (folder / "shm" / name).exists() == (not claim)
 
 
 START = """
@@ -89,9 +84,7 @@ print(os.path.exists(own), open("/proc/self/mountinfo").read().count(own + " "))
 
 def start(folder: Path, resource: str) -> list[str]:
     """Start a daemon in a mount namespace, where there is no program; return what is printed."""
-    done = captured(["unshare", "--mount", sys.executable, "-c", START, folder, resource])
-    if "Operation not permitted" in done.stderr + done.stdout:
-        pytest.skip("no mount namespace can be made here")
+    done = able(captured(["unshare", "--mount", sys.executable, "-c", START, folder, resource]))
     assert done.returncode == 0, done
     return done.stdout.splitlines()
 
@@ -131,8 +124,6 @@ def test_in_the_drivers_root_the_folder_is_at_another_path(folder: Path) -> None
 
     done = run(where, "ls", "/tmp")
 
-    if "Operation not permitted" in done.stdout:
-        pytest.skip("no mount namespace can be made here")
     assert "shm" in done.stdout.split(), done
     pipes = where.environment(RESOURCE)["CUDA_MPS_PIPE_DIRECTORY"]
     assert pipes == f"/tmp/{RESOURCE}/pipe"

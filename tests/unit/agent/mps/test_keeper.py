@@ -36,14 +36,21 @@ class Lab:
         self.place = Place(str(folder), is_private=False)
 
     def say(self, command: str) -> str:
-        return self.run(input=f"{command}\n".encode())
+        return self.run(said=f"{command}\n")
 
-    def run(self, *words: str, **options: object) -> str:
-        done = subprocess.run(  # type: ignore[call-overload]
-            ["nvidia-cuda-mps-control", *words], env=self.place.environment(GPU),
-            stdout=subprocess.PIPE, check=False, timeout=10, **options,
-        )  # fmt: skip
-        return str(done.stdout.decode().strip())
+    def run(self, *words: str, said: str = "") -> str:
+        """Run the control program; files, not pipes, for a daemon would keep a pipe open."""
+        with tempfile.TemporaryFile("w+") as output:
+            subprocess.run(
+                ["nvidia-cuda-mps-control", *words], env=self.place.environment(GPU), input=said,
+                stdout=output, text=True, check=False, timeout=10,
+            )  # fmt: skip
+            output.seek(0)
+            return output.read().strip()
+
+    def allocate(self, amount: str) -> str:
+        """Return what a client is told that allocates memory."""
+        return self.run("--sim-client", amount)
 
     def modes(self) -> list[str]:
         return self.node.smi(*MODES).stdout.splitlines()
@@ -128,65 +135,41 @@ def test_one_that_ends_is_started_again(lab: Lab, kept: keeper.Keeper) -> None:
     assert lab.say(PERCENTAGE) == "25.0"
 
 
-def test_one_that_another_process_has_started_gets_the_limits(
-    lab: Lab, kept: keeper.Keeper
-) -> None:
-    lab.say("quit")
-    subprocess.run(
-        ["nvidia-cuda-mps-control", "-d"], env=lab.place.environment(GPU), check=True,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    pid = lab.pid()
-
-    look(kept)
-
-    assert (kept.state, lab.pid()) == ({GPU: ""}, pid)
-    assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
-
-
 def test_limits_that_root_in_a_container_has_raised_are_set_back(
     lab: Lab, kept: keeper.Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def allocate() -> str:
-        return lab.run("--sim-client", "21G", stdin=subprocess.DEVNULL)
-
-    assert allocate() == "out of memory: limit 20480M"
+    assert lab.allocate("21G") == "out of memory: limit 20480M"
     (server,) = lab.say("get_server_list").split()
     lab.say("set_default_device_pinned_mem_limit 0 80G")
     lab.say(f"set_device_pinned_mem_limit {server} 0 80G")
     look(kept)
-    assert allocate() == "allocated: limit 81920M"
+    assert lab.allocate("21G") == "allocated: limit 81920M"
 
     now = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: now() + keeper.AGAIN_S)
     look(kept)
 
     assert kept.state == {GPU: ""}
-    assert allocate() == "out of memory: limit 20480M"
+    assert lab.allocate("21G") == "out of memory: limit 20480M"
     assert lab.say("get_default_device_pinned_mem_limit 0") == "20G"
 
 
-def test_a_client_that_comes_before_the_limits_gives_later_ones_no_way_around_them(
+def test_a_daemon_of_another_process_gets_the_limits_also_for_clients_after_an_early_one(
     lab: Lab,
 ) -> None:
     """Its server has the limits of the moment when it started, which were none."""
     pipe, log = lab.place.folders(GPU)
     for folder in (pipe, log):
         os.makedirs(folder)
-    subprocess.run(
-        ["nvidia-cuda-mps-control", "-d"], env=lab.place.environment(GPU), check=True,
-        stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-
-    def allocate() -> str:
-        return lab.run("--sim-client", "70G", stdin=subprocess.DEVNULL)
-
-    assert allocate() == "allocated: no limit"
+    lab.run("-d")
+    pid = lab.pid()
+    assert lab.allocate("70G") == "allocated: no limit"
     early = keeper.Keeper(lab.place)
     early.want([DAEMON], starts=True)
     look(early)
-    assert early.state == {GPU: ""}
-    assert allocate() == "out of memory: limit 20480M"
+    assert (early.state, lab.pid()) == ({GPU: ""}, pid)
+    assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
+    assert lab.allocate("70G") == "out of memory: limit 20480M"
     early.want([], starts=True)
     early.settle()
 
@@ -244,11 +227,17 @@ def test_without_the_program_the_reason_names_it(
     kept.want([], starts=True)
 
 
-def test_the_process_answers_at_once_and_stops_its_daemons(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def process(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[keeper.KeeperProcess]:
     monkeypatch.setattr(keeper, "of_environment", lambda _: lab.place)
     process = keeper.KeeperProcess()
+    yield process
+    process.close()
+
+
+def test_the_process_answers_at_once_and_stops_its_daemons(
+    lab: Lab, process: keeper.KeeperProcess
+) -> None:
     assert process.exchange(Wanted()) == {}
     wanted = Wanted(daemons=(DAEMON,))
     # The keeper may not have read the request yet, or have done what it says already.
@@ -261,15 +250,12 @@ def test_the_process_answers_at_once_and_stops_its_daemons(
     assert _settles(process, nothing, {})
 
     assert lab.say(PERCENTAGE).startswith("Cannot find")
-    process.close()
 
 
 def test_it_stops_its_daemons_though_all_processes_get_a_signal(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, process: keeper.KeeperProcess
 ) -> None:
     """As systemd ends a service."""
-    monkeypatch.setattr(keeper, "of_environment", lambda _: lab.place)
-    process = keeper.KeeperProcess()
     wanted = Wanted(daemons=(DAEMON,))
     process.exchange(wanted)
     assert _settles(process, wanted, {GPU: ""})
@@ -312,12 +298,11 @@ def hostile(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return lab
 
 
+@pytest.mark.usefixtures("hostile")
 def test_daemons_that_do_not_answer_delay_no_other(
-    hostile: Lab, monkeypatch: pytest.MonkeyPatch
+    process: keeper.KeeperProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "of_environment", lambda _: hostile.place)
     monkeypatch.setattr(keeper.KeeperProcess, "STOP_S", 0.1)
-    process = keeper.KeeperProcess()
     mute = [Daemon(resource=f"nvidia.com/mute{n}", uuids=()) for n in range(3)]
     process.exchange(Wanted(daemons=tuple(mute)))
     time.sleep(0.5)  # it waits for them
@@ -333,7 +318,6 @@ def test_daemons_that_do_not_answer_delay_no_other(
     while GPU in process.exchange(Wanted(daemons=tuple(mute))):
         assert time.monotonic() - began < 3
         time.sleep(0.02)
-    process.close()
 
 
 def test_an_answer_without_end_is_cut(hostile: Lab) -> None:

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -65,10 +64,23 @@ class SpecWorker(Worker):
     words = ("-c", PROGRAM)
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
-    with started(tmp_path, SpecWorker) as made:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    with started(tmp_path_factory.mktemp("worker"), SpecWorker) as made:
         yield made
+
+
+@pytest.fixture
+def worker(shared: Worker) -> Iterator[Worker]:
+    """The worker of all tests of this file, on a node that is as it was."""
+    yield shared
+    node_changes.set_fault(shared.node, "hang", 0)
+    node_changes.set_gpu(shared.node, 1, hang=0)
+    (shared.node.dev / "nvidia1").touch()
+    for path in shared.specs.iterdir():
+        if path.name != "k8s.gpu.nvidia.com-driver.json":  # which the worker writes once
+            path.unlink()
+    shared.until(lambda: not shared.children())  # no test has left it a connection
 
 
 class Log:
@@ -274,19 +286,18 @@ PLAIN: dict[str, Any] = {
     "metadata": [], "name": "x.y", "pod_claim": "gpu",
 }  # fmt: skip
 """A request that is carried out."""
+PLUGIN_SPEC: dict[str, Any] = {
+    "ids": "uuid", "flags": [], "disabled_hooks": [], "features": [], "imex_channels": [],
+}  # fmt: skip
 HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
     "uid with a path": ("spec_claim", {**PLAIN, "uid": "../../etc/x"}),
     "uid that is none": ("spec_remove_claim", {"uid": "*"}),
     "uid with a line": ("spec_remove_claim", {"uid": f"{UID}\n"}),
     "kept uid with a path": ("spec_keep_claims", {"uids": [UID, "../x"]}),
     "name of a device": (
-        "spec_claim",
-        {**PLAIN, "devices": [{"name": "a/b", "uuid": "GPU-0", "is_admin": False}]},
+        "spec_claim", {**PLAIN, "devices": [{"name": "a/b", "uuid": "GPU-0", "is_admin": False}]}
     ),
-    "edits of its own": (
-        "spec_claim",
-        {**PLAIN, "containerEdits": {"hooks": []}},
-    ),
+    "edits of its own": ("spec_claim", {**PLAIN, "containerEdits": {"hooks": []}}),
     "name of a claim": ("spec_claim", {**PLAIN, "name": "../x"}),
     "name in a pod": ("spec_claim", {**PLAIN, "pod_claim": "a/b"}),
     "shared GPU": ("spec_claim", {**PLAIN, "shared_gpu": "GPU-../x"}),
@@ -297,43 +308,26 @@ HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
         "spec_claim", {**PLAIN, "metadata": [{"request": "x", "document": " " * (1 << 19)}]}
     ),
     "a path": ("spec_driver", {"folder": "/etc"}),
-    "hook": (
-        "spec_plugin",
-        {"ids": "uuid", "flags": [], "disabled_hooks": ["/bin/sh"], "features": [],
-         "imex_channels": []},
-    ),
-    "feature": (
-        "spec_plugin",
-        {"ids": "uuid", "flags": [], "disabled_hooks": [], "features": ["management"],
-         "imex_channels": []},
-    ),
-    "channel": (
-        "spec_plugin",
-        {"ids": "uuid", "flags": [], "disabled_hooks": [], "features": [],
-         "imex_channels": [-1]},
-    ),
+    "hook": ("spec_plugin", {**PLUGIN_SPEC, "disabled_hooks": ["/bin/sh"]}),
+    "feature": ("spec_plugin", {**PLUGIN_SPEC, "features": ["management"]}),
+    "channel": ("spec_plugin", {**PLUGIN_SPEC, "imex_channels": [-1]}),
 }  # fmt: skip
 
 
-def test_the_plain_request_is_carried_out(worker: Worker) -> None:
+def test_what_is_no_request_writes_nothing(worker: Worker) -> None:
+    before = files(worker)
     with worker.connect() as connection:
+        for name, (verb, call) in HOSTILE.items():
+            answer = ask(connection, verb, **call)
+            assert isinstance(answer, dict)
+            assert "malformed request" in json.dumps(answer["error"]), name
+            assert files(worker) == before, name
+        assert worker.children() == []
         device = {"name": "gpu-0", "uuid": uuid(worker, 0), "is_admin": False}
         answer = ask(connection, "spec_claim", **{**PLAIN, "devices": [device]})
     assert isinstance(answer, dict)
     assert "error" not in answer
     assert f"k8s.gpu.nvidia.com-claim_{UID}.json" in files(worker)
-
-
-@pytest.mark.parametrize(("verb", "call"), HOSTILE.values(), ids=HOSTILE)
-def test_what_is_no_request_writes_nothing(
-    worker: Worker, verb: str, call: dict[str, Any]
-) -> None:
-    with worker.connect() as connection:
-        answer = ask(connection, verb, **call)
-    assert isinstance(answer, dict)
-    assert "malformed request" in json.dumps(answer["error"])
-    assert files(worker) == {}
-    assert worker.children() == []
 
 
 def test_a_file_of_the_agents_choice_is_not_a_specification_of_others(worker: Worker) -> None:

@@ -34,11 +34,8 @@ from nvct.mig import smi
 from nvct.mig.apply import Machine
 from nvct.mig.holders import Holder
 from nvct.typed import MalformedError
-from nvct_sim import tree
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
-from tests.unit.agent.nvml.test_worker import Worker, ask, connected
+from tests.unit.agent.nvml.test_worker import Worker, ask, connected, started
 from tests.unit.mig.conftest import machine, node  # noqa: F401 - fixtures
 from tests.unit.mig.test_pause import fake_proc  # noqa: F401 - a fixture
 
@@ -73,14 +70,8 @@ BAD: list[tuple[str, Json]] = [
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        simulated = tree.create("lab", "a100-80", nodes, nodes="plain", native_cache=CACHE)
-        made = Worker(simulated, folder)
-        try:
-            yield made
-        finally:
-            made.process.kill()
-            made.process.wait()
+    with started(tmp_path, profile="a100-80") as made:
+        yield made
 
 
 @pytest.mark.parametrize("verb", GOOD)
@@ -190,15 +181,6 @@ def test_holders_are_named_across_containers(
     call = typed.load(mig_verbs.Holders, mig_verbs.request_holders([gpu], None))
     found = typed.load(tuple[Holder, ...], mig_verbs.holders(Session(), fake_proc, call))  # type: ignore[arg-type]
     assert [str(holder).partition(" (")[0] for holder in found] == ["process 4242"]
-    holder = Holder(
-        pid=1, command="x", container="", pod="", unit="", device="GPU 0", instance=("GPU-1", 1, 0)
-    )
-    value: Json = [{**found_as_json(holder), "instance": ["GPU-1", 1, 0]}]
-    assert typed.load(tuple[Holder, ...], value) == (holder,)
-
-
-def found_as_json(holder: Holder) -> dict[str, Json]:
-    return {name: getattr(holder, name) for name in Holder.__slots__}
 
 
 def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
@@ -225,16 +207,10 @@ def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", ["WITH_REBOOT", "WITH_SHUTDOWN_HOST_GPU_CLIENTS"])
 async def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
-    client = NvmlWorkerClient("/nonexistent")
+    env = {variable: "true", "NODE_NAME": "node-1"}
+    context = Context(env=env, client=NvmlWorkerClient("/nonexistent"), journal=Log())
     with pytest.raises(UsageError, match="the host is not rebooted"):
-        task.make(
-            Context(
-                words=(),
-                env={variable: "true", "NODE_NAME": "node-1"},
-                client=client,
-                journal=Log(),
-            )
-        )
+        task.make(context)
 
 
 # The container engine is asked on its socket, by a process of its own.
@@ -285,7 +261,6 @@ def test_the_agent_asks_through_its_supervisor(root: Path) -> None:
     socket = root / "run/containerd/containerd.sock"
     (root / "run/crio").mkdir(parents=True)
     (root / "run/crio/crio.sock").touch()  # no socket
-
     supervisor = Supervisor(HOST_ROOT_MOUNT=str(root))
 
     async def ask() -> object:

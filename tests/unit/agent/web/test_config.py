@@ -144,10 +144,12 @@ def test_certificate_and_key_may_stand_in_the_file(certificates: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(folder: Path, text: str, log: io.StringIO | None = None) -> AsyncIterator[int]:
+async def served(
+    folder: Path, text: str, log: io.StringIO | None = None, body: str = "ok\n"
+) -> AsyncIterator[int]:
     """Serve with a configuration, and yield the port."""
     guard = WebGuard(write(folder, text), Log(target=log or io.StringIO()))
-    server = Server(lambda _: Answer(200, "ok\n"), guard)
+    server = Server(lambda _: Answer(200, body), guard)
     port = await server.listen("127.0.0.1", 0)
     try:
         yield port
@@ -183,20 +185,16 @@ async def test_tls_is_served_and_plain_http_is_not(certificates: Path) -> None:
 
 
 async def test_a_large_answer_arrives_whole_by_tls(certificates: Path) -> None:
-    size = 3_000_000
-
-    guard = WebGuard(write(certificates, f"{TLS}}}"), Log(target=io.StringIO()))
-    server = Server(lambda _: Answer(200, "x" * size), guard)
-    port = await server.listen("127.0.0.1", 0)
-    answer = await get(port, client(certificates))
-    assert answer.partition("\r\n\r\n")[2] == "x" * size
-    await server.close()
+    body = "x" * 3_000_000
+    async with served(certificates, f"{TLS}}}", body=body) as port:
+        answer = await get(port, client(certificates))
+    assert answer.partition("\r\n\r\n")[2] == body
 
 
 async def test_only_users_get_an_answer(certificates: Path) -> None:
     async with served(certificates, USERS) as port:
         assert (await get(port, user="alice:secret")).startswith("HTTP/1.0 200")
-        for user in (
+        users = (
             "",
             "alice:Secret",
             "alice",
@@ -204,7 +202,8 @@ async def test_only_users_get_an_answer(certificates: Path) -> None:
             "bob:fakepassword",
             ":",
             "a:" + "b" * 90,
-        ):
+        )
+        for user in users:
             answer = await get(port, user=user)
             assert answer.startswith("HTTP/1.0 401"), user
             assert "\r\nWWW-Authenticate: Basic\r\n" in answer
@@ -377,12 +376,8 @@ async def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Pa
     log = io.StringIO()
 
     async with served(certificates, f"{TLS}}}", log=log) as port:
-        for data in (
-            b"",
-            b"\x16\x03\x01",
-            b"GET / HTTP/1.0\r\n\r\n",
-            b"\x16\x03\x01\x02\x00" + b"\1" * 600,
-        ):
+        hello, plain = b"\x16\x03\x01", b"GET / HTTP/1.0\r\n\r\n"
+        for data in (b"", hello, plain, hello + b"\x02\x00" + b"\1" * 600):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(data)
             await writer.drain()
@@ -393,10 +388,6 @@ async def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Pa
 
 def test_the_exporter_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
     words = ("--web-config-file", write(tmp_path, "basic_auth_users: {alice: secret}"))
-
+    context = Context(words=words, env={}, client=NvmlClient(None), journal=Log())
     with pytest.raises(DocumentError, match="the password of 'alice' is no bcrypt hash"):
-        exporter.make(
-            Context(
-                words=words, env={}, client=NvmlClient(None), journal=Log(target=io.StringIO())
-            )
-        )
+        exporter.make(context)

@@ -13,10 +13,11 @@ import yaml
 from click.testing import CliRunner, Result
 
 from nvct.cdi.make import generate as specgen
+from nvct.cdi.make.output import Output, write
 from nvct.cdi.read import load
 from nvct.cli.cdi.commands import generate as command
 from nvct.cli.main import program
-from nvct.compile import live_host, publish
+from nvct.compile import live_host
 from nvct.errors import NvctError
 from nvct.host import modes
 from nvct.paths import CONFIG_ENV
@@ -540,9 +541,9 @@ def several(lab: Lab, output: str, form: str | None = None) -> list[str]:
     coherent = specgen.generate(
         inventory, specgen.Options(cls="gpu.coherent", device_ids=["1"], all_device=False)
     )
-    request = publish.Request(output=output, form=form)
+    request = Output(output=output, form=form)
     specs, lines = {"": spec, "coherent": coherent}, list[str]()
-    sys.stdout.writelines(publish.write(specs, inventory, request, lines.append))
+    sys.stdout.writelines(write(specs, inventory, request, lines.append))
     return [spec["kind"], coherent["kind"]]
 
 

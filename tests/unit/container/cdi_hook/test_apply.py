@@ -5,7 +5,6 @@ import ctypes
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -82,13 +81,6 @@ def test_it_loads_the_drivers_library_after_an_ldconfig_in_the_container(image: 
 
 
 @needs_root
-def test_an_image_without_a_cache_loads_the_drivers_library(image: Container) -> None:
-    assert image.hook(*APPLY) == 0
-
-    assert loaded_in(image, "libcuda.so.1") == "driver"
-
-
-@needs_root
 def test_the_compatibility_library_is_loaded_where_the_host_is_older(image: Container) -> None:
     image.library("/usr/local/cuda/compat/libcuda.so.575.1", "libcuda.so.1", origin="compat")
 
@@ -96,57 +88,6 @@ def test_the_compatibility_library_is_loaded_where_the_host_is_older(image: Cont
 
     assert loaded_in(image, "libcuda.so.1") == "compat"
     assert loaded_in(image, "libcuda.so") == "driver"
-
-
-@needs_root
-def test_after_an_upgrade_of_the_host_the_drivers_library_is_loaded_again(
-    image: Container,
-) -> None:
-    image.library("/usr/local/cuda/compat/libcuda.so.575.1", "libcuda.so.1", origin="compat")
-    image.hook(*APPLY)
-
-    assert image.hook(*[word.replace("550", "580") for word in APPLY]) == 0
-
-    assert loaded_in(image, "libcuda.so.1") == "driver"
-
-
-@needs_root
-@in_a_mount_namespace
-def test_an_image_in_which_the_driver_is_mounted_file_by_file_works(
-    image: Container, tmp_path: Path
-) -> None:
-    from nvct.linux.constants import MS_BIND
-    from nvct.linux.kernel import KERNEL
-
-    driver = tmp_path / "libcuda.so.580.1"
-    library = image.root / "drv/libcuda.so.580.1"
-    driver.write_bytes(library.read_bytes())
-    library.write_bytes(b"")
-
-    KERNEL.mount(str(driver), str(library), None, MS_BIND)
-    assert image.hook(*APPLY) == 0
-    assert loaded_in(image, "libcuda.so.1") == "driver"
-
-
-def test_applying_twice_changes_nothing(image: Container) -> None:
-    assert image.hook(*APPLY) == 0
-    before = image.tree()
-
-    assert image.hook(*APPLY) == 0
-    assert image.tree() == before
-
-
-def test_without_options_nothing_is_changed(image: Container) -> None:
-    before = image.tree()
-
-    assert image.hook("apply") == 0
-    assert image.tree() == before
-
-
-def test_links_come_before_the_cache(image: Container) -> None:
-    assert image.hook(*APPLY) == 0
-
-    assert b"/drv/libcuda.so.1\0" in (image.root / "etc/ld.so.cache").read_bytes()
 
 
 @in_a_mount_namespace

@@ -21,31 +21,6 @@ def test_links_are_made_with_their_folders_and_their_text_unchanged(container: C
     }  # fmt: skip
 
 
-def test_an_existing_link_stays(container: Container) -> None:
-    container.link("/b", "a")
-    before = (container.root / "b").lstat().st_ino
-
-    assert container.hook("create-symlinks", "--link", "a::/b") == 0
-    assert (container.root / "b").lstat().st_ino == before
-
-
-def test_a_file_or_another_link_is_replaced(container: Container) -> None:
-    container.file("/b", "old")
-    container.link("/c", "old")
-
-    assert container.hook("create-symlinks", "--link", "a::/b", "--link", "a::/c") == 0
-    assert container.tree() == {"b": "-> a", "c": "-> a"}
-
-
-def test_a_folder_in_the_way_fails(
-    container: Container, capsys: pytest.CaptureFixture[str]
-) -> None:
-    container.file("/b/x")
-
-    assert container.hook("create-symlinks", "--link", "a::/b") == 1
-    assert "/b in the container is a directory [unsafe-path]" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("target", ["/", "../../../..", "/proc/self/root"])
 def test_a_hostile_folder_link_does_not_lead_out(container: Container, target: str) -> None:
     outside = container.bundle / "esc"
@@ -55,9 +30,6 @@ def test_a_hostile_folder_link_does_not_lead_out(container: Container, target: s
 
     assert not outside.is_symlink()
     assert (container.root / "esc").is_symlink()
-
-
-# chmod.
 
 
 def mode_of(container: Container, path: str) -> int:
@@ -73,13 +45,6 @@ def test_existing_paths_get_the_mode_and_missing_ones_are_skipped(container: Con
 
     assert status == 0
     assert mode_of(container, "dev/dri/card0") == 0o755
-
-
-def test_sticky_and_set_id_bits_are_kept(container: Container) -> None:
-    (container.root / "tmp").mkdir()
-
-    assert container.hook("chmod", "--mode=1777", "--path=/tmp") == 0
-    assert mode_of(container, "tmp") == 0o1777
 
 
 def test_a_link_out_of_the_container_changes_nothing_outside(container: Container) -> None:
@@ -117,13 +82,6 @@ def test_a_path_that_cannot_be_walked_does_not_stop_the_others(
     assert mode_of(container, "later") == 0o644
 
 
-def test_without_a_path_nothing_is_changed(container: Container) -> None:
-    assert container.hook("chmod", "--mode", "644", state={}) == 0
-
-
-# update application profile.
-
-
 FOLDER = "etc/nvidia/nvidia-application-profiles-rc.d"
 PROFILE = f"{FOLDER}/10-container.conf"
 
@@ -141,11 +99,6 @@ def test_a_container_without_gpu_nodes_is_unchanged(container: Container) -> Non
 
     assert container.hook("update-application-profile") == 0
     assert container.tree() == before
-
-
-def test_a_container_without_dev_is_unchanged(container: Container) -> None:
-    assert container.hook("update-application-profile") == 0
-    assert container.tree() == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -3,7 +3,7 @@
 
 import pytest
 
-from nvct.container.rootfs.compat import Note, is_wanted, parse_note, parse_version
+from nvct.container.rootfs.compat import Note, is_wanted, parse_note
 from nvct.errors import DocumentError
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
@@ -67,17 +67,6 @@ def test_compatibility_libraries_are_used_where_they_fit(
     assert is_wanted(driver, cuda_version, compat, note) is is_used
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("580.82.07", (580, 82, 7)), ("12.9", (12, 9, 0)), ("13", (13, 0, 0)), ("", None),
-        ("580.*", None), ("1.2.3.4", None), ("-1.2", None), ("1.\u0667", None), ("1." + "9" * 99, None),
-    ],
-)  # fmt: skip
-def test_versions_have_up_to_three_numbers(text: str, version: tuple[int, ...] | None) -> None:
-    assert parse_version(text) == version
-
-
 LONG_S = '{"CUDA ver\N{LATIN SMALL LETTER LONG S}ion":"13.1"}'
 """Go's encoding/json takes the long s for an s, as bytes.EqualFold does."""
 
@@ -112,13 +101,6 @@ def test_a_note_of_another_form_is_an_error(data: bytes) -> None:
         parse_note(data)
 
 
-def test_the_folder_without_links_comes_first_in_the_drop_in(cuda: Container) -> None:
-    assert cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1") == 0
-
-    assert cuda.read(DROPIN) == f"# CUDA forward compatibility\n{REAL}\n"
-    assert cuda.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
-
-
 def test_the_next_update_puts_its_libraries_first_until_the_host_is_upgraded(
     cuda: Container,
 ) -> None:
@@ -135,22 +117,6 @@ def test_the_next_update_puts_its_libraries_first_until_the_host_is_upgraded(
     cache = ldcache.parse((cuda.root / CACHE[1:]).read_bytes())
     assert cache.find("libcuda.so.1") == ["/drv/libcuda.so.1"]
     assert cuda.read(DROPIN) == "# driver\n/drv\n"
-
-
-@pytest.mark.parametrize(
-    ("drivers", "host", "is_used"),
-    [
-        pytest.param([535, 575, 580], "580.10", True, id="newer minor of the same branch"),
-        pytest.param([535, 575, 580], "550.1.1", False, id="branch that is not listed"),
-        pytest.param([535, 550, 580], "550.1.1", True, id="older branch that is listed"),
-    ],
-)
-def test_a_note_decides(cuda: Container, drivers: list[int], host: str, *, is_used: bool) -> None:
-    add_note(cuda, note("13.0", drivers))
-
-    assert cuda.hook("enable-cuda-compat", f"--host-driver-version={host}") == 0
-
-    assert (cuda.root / DROPIN[1:]).exists() is is_used
 
 
 @pytest.mark.parametrize(("host", "is_used"), [("13.1", True), ("13.2", False), ("13.3", False)])

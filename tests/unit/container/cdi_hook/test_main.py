@@ -3,16 +3,14 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
 from nvct.container.cdi_hook.main import HOOKS, main
-from nvct.container.recorder import NAME, folder_of_hook
+from nvct.container.recorder import NAME
 from nvct.doctor import decisions
 from nvct.errors import LINE_LIMIT
-from nvct.paths import RUN_DIR
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook
 from tests.support.forked import may_unshare
@@ -24,10 +22,8 @@ from tests.support.shim_lab import REPOSITORY
     ("arguments", "warning"),
     [
         ([], "no CDI hook specified"),
-        (["--debug"], "no CDI hook specified"),
         (["--unheard-of"], "no CDI hook specified"),
         (["new-hook"], "unsupported CDI hook: new-hook"),
-        (["--unheard-of", "new-hook", "--flag", "x"], "unsupported CDI hook: new-hook"),
         (["new\nhook"], "unsupported CDI hook: new\\nhook"),
     ],
 )
@@ -119,14 +115,6 @@ def test_the_root_is_the_states_or_that_of_config_json(
     given = state and {key: places.get(value, value) for key, value in state.items()}
 
     assert container.hook("create-symlinks", "--link", "a::/b", state=given) == 0
-    assert container.tree() == {"b": "-> a"}
-
-
-def test_the_state_can_be_read_from_a_file(container: Container) -> None:
-    state = container.bundle / "state.json"
-    state.write_text(f'{{"bundle": "{container.bundle}"}}')
-
-    assert run_hook("create-symlinks", "--link=a::/b", f"--container-spec={state}") == 0
     assert container.tree() == {"b": "-> a"}
 
 
@@ -239,23 +227,6 @@ def test_a_flag_after_a_word_is_read(capsys: pytest.CaptureFixture[str]) -> None
     assert "/nonexistent" in capsys.readouterr().err
 
 
-def test_applying_imports_nothing_slow(container: Container) -> None:
-    container.file("/lib64/ld-linux-x86-64.so.2")
-    container.library("/drv/libcuda.so.1", "libcuda.so.1")
-    program = (
-        "import sys; sys.path.append(sys.argv.pop(1)); from nvct.container.cdi_hook.main import main; "
-        "status = main(sys.argv[1:]); print(*sys.modules); sys.exit(status)"
-    )
-    arguments = ["--folder", "/drv", "--link", "a::/b", "--application-profile", "--mask-params"]
-    command = [sys.executable, "-I", "-S", "-c", program, sys.path[0] or ".", "apply", *arguments]
-
-    result = captured(command, input=f'{{"bundle": "{container.bundle}"}}', check=True)
-
-    loaded = set(result.stdout.split())
-    assert "nvct.container.cdi_hook.update_ldcache" in loaded
-    assert not loaded & {"os", "re", "json", "typing", "struct", "ctypes", "enum", "functools"}
-
-
 # Where a hook records why it failed: in the run directory, or in that of the engine's user.
 
 
@@ -289,16 +260,6 @@ def test_a_hook_of_a_user_s_engine_records_in_the_user_s_folder() -> None:
     assert record["outcome"] == "refused"
     assert record["program"] == "nvidia-cdi-hook"
     assert record["took"].endswith(" ms")
-
-
-def test_root_s_hook_records_in_the_run_directory(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    assert folder_of_hook(RUN_DIR, str(tmp_path), root=str(tmp_path)) == RUN_DIR
-
-
-def test_a_user_without_a_runtime_directory_has_no_other(tmp_path: Path) -> None:
-    for users in (str(tmp_path), str(tmp_path / "missing")):
-        assert folder_of_hook(RUN_DIR, users, root="/nowhere") == RUN_DIR
 
 
 @pytest.mark.parametrize(

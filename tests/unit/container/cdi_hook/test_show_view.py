@@ -76,14 +76,6 @@ def test_the_images_compatibility_library_comes_first(image: Container) -> None:
     assert loaded_in(image, "libcuda.so.1") == "compat"
 
 
-def test_twice_is_the_same_as_once(image: Container) -> None:
-    assert image.hook(*APPLY) == 0
-    before = image.tree()
-
-    assert image.hook(*APPLY) == 0
-    assert image.tree() == before
-
-
 def test_a_link_of_an_earlier_start_goes(image: Container) -> None:
     assert image.hook(*APPLY) == 0
 

@@ -53,7 +53,6 @@ def mounted(image: Container, place: str, do: Callable[[], object]) -> Path:
 
 
 def tree_of(folder: Path) -> dict[str, str]:
-    """Return what is in a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         kind = "/" if path.is_dir() else "" if path.is_symlink() else path.read_text()

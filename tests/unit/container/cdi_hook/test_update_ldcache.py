@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache, the drop-in and musl's path file of a container."""
-
 import posix
 
 import pytest
@@ -82,20 +80,6 @@ def test_a_folder_that_the_images_ldconfig_knows_needs_no_drop_in(glibc: Contain
     for _ in range(2):
         assert glibc.hook("update-ldcache", "--folder", "/opt/known") == 0
         assert not (glibc.root / DROPIN[1:]).exists()
-
-
-def test_the_drivers_library_precedes_the_images_own(glibc: Container) -> None:
-    old = (glibc.root / CACHE[1:]).read_bytes()
-    stub = [("libcuda.so.1", "/opt/stubs/libcuda.so.1")]
-    glibc.file(CACHE, ldcache.merge(old, stub, machine="x86_64"))
-    glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
-
-    glibc.hook("update-ldcache", "--folder", "/drv")
-
-    assert [path for name, path in entries_of(glibc) if name == "libcuda.so.1"] == [
-        "/drv/libcuda.so.1",
-        "/opt/stubs/libcuda.so.1",
-    ]
 
 
 def test_a_folder_of_an_earlier_start_is_forgotten(glibc: Container) -> None:

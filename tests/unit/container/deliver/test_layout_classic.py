@@ -53,21 +53,9 @@ def test_the_root_is_the_same_as_with_the_hook(name: str, tmp_path: Path) -> Non
 
 
 def modes(image: Image) -> list[tuple[str, int, int, int]]:
-    """Return mode and owner of every file in the container."""
     files = [(path, path.lstat()) for path in sorted(image.root.rglob("*"))]
     root = image.root
     return [(str(p.relative_to(root)), s.st_mode, s.st_uid, s.st_gid) for p, s in files]
-
-
-def test_the_mounts_are_those_of_a_container_with_a_hook(image: Image) -> None:
-    image.glibc()
-    mounts = [mount for edit in image.edits() for mount in edit["mounts"]]
-
-    document, _ = image.create()
-
-    assert [m["destination"] for m in document["mounts"][2:]] == sorted(p for p, _ in mounts)
-    assert image.cached("libcuda.so.1") == [f"{DEBIAN}/libcuda.so.1"]
-    assert image.cached("libplain.so.580.159.04") == [f"{DEBIAN}/libplain.so.{VERSION}"]
 
 
 def test_a_second_start_changes_nothing(image: Image) -> None:
@@ -77,15 +65,6 @@ def test_a_second_start_changes_nothing(image: Image) -> None:
     image.create()
 
     assert image.tree() == before
-
-
-def test_a_second_create_of_an_edited_bundle_needs_no_hook_either(image: Image) -> None:
-    image.glibc()
-    image.config, _ = image.create()
-
-    _, notes = image.create()
-
-    assert notes == ["without a hook"]
 
 
 def test_an_explanation_changes_nothing(image: Image) -> None:
@@ -232,15 +211,6 @@ def test_the_hosts_root_is_never_touched(image: Image) -> None:
     document, notes = image.create()
 
     assert notes == ["with a hook: the container's root is the host's"]
-    assert document["hooks"]
-
-
-def test_a_folder_at_the_path_of_a_link_is_left_to_the_hook(image: Image) -> None:
-    (image.glibc().root / DEBIAN[1:] / "libcuda.so").mkdir()
-
-    document, notes = image.create()
-
-    assert "is a directory" in notes[0]
     assert document["hooks"]
 
 

@@ -16,7 +16,7 @@ import pytest
 from nvct.container.deliver import layout_farm
 from nvct.container.plan import inject
 from nvct.container.plan.model import no_edits
-from nvct.container.rootfs import linker, profile
+from nvct.container.rootfs import profile
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND, MS_RDONLY, MS_REMOUNT
 from nvct.linux.kernel import KERNEL
@@ -41,7 +41,6 @@ pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.c
 
 
 def table(**changes: Any) -> Farm:
-    """Return a table as nvct.farm.table makes it, of a few files."""
     farm: Farm = {
         "view": VIEW, "why": "", "version": "580.159.04", "facts": [],
         "cache": {
@@ -68,13 +67,6 @@ def table(**changes: Any) -> Farm:
 
 @dataclass
 class Outcome:
-    """What came of one create.
-
-    Attributes:
-        document: config.json with the edits.
-        notes: what the log says.
-    """
-
     document: dict[str, Any]
     notes: list[str] = field(default_factory=list)
 
@@ -88,12 +80,10 @@ class Outcome:
 
     @property
     def view(self) -> dict[str, Any] | None:
-        """The view's mount, None in the classic layout."""
         return next((m for m in self.mounts if m.get("source") == VIEW), None)
 
     @property
     def reason(self) -> str:
-        """Why it is the classic layout."""
         (note,) = [n for n in self.notes if n.startswith("layout classic: ")]
         return note.removeprefix("layout classic: ")
 
@@ -130,7 +120,6 @@ class Image(Container):
         *,
         profile: bool = False,
     ) -> Outcome:
-        """Do what the shim does with the edits of a request."""
         requested = None if capabilities is None else list(capabilities)
         common, device, mark = no_edits(), no_edits(), no_edits()
         common["mounts"] = [["/usr/bin/classic", '{"destination":"/usr/bin/classic"}']]
@@ -157,7 +146,6 @@ class Image(Container):
         return Outcome(json.loads(bundle.document.render()), notes)
 
     def cached(self, name: str) -> list[str]:
-        """Return the paths of a name in ld.so.cache, in order."""
         return ldcache.parse((self.root / CACHE[1:]).read_bytes()).find(name)
 
     def linked(self, path: str) -> str:
@@ -216,20 +204,6 @@ def test_the_linker_finds_the_drivers_library_before_the_images_own(image: Image
     assert image.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
 
 
-@pytest.mark.parametrize("has_cache", [True, False])
-def test_a_cache_keeps_its_mode_and_is_made_where_there_is_none(
-    image: Image, *, has_cache: bool
-) -> None:
-    image.glibc()
-    cache = image.root / CACHE[1:]
-    cache.chmod(0o640) if has_cache else cache.unlink()
-
-    image.create()
-
-    assert image.cached("libcuda.so.1") == [OURS]
-    assert not has_cache or cache.stat().st_mode & 0o777 == 0o640
-
-
 def test_a_static_image_gets_the_mount_alone(image: Image) -> None:
     outcome = image.create()
 
@@ -261,15 +235,6 @@ def test_capabilities_choose_entries_links_and_mounts_not_the_view(image: Image)
     assert not image.linked("/usr/bin/nvidia-smi")
     assert {"destination": "/v"} in outcome.mounts
     assert not [entry for entry in outcome.env if entry.startswith("LIBCUDA")]
-
-
-def test_without_capabilities_all_but_the_32_bit_libraries_are_found(image: Image) -> None:
-    outcome = image.glibc().create(capabilities=None)
-
-    assert image.cached("libcuda.so.1") == [OURS]
-    assert image.cached("libnvidia-ml.so.1")
-    assert {"destination": "/v"} in outcome.mounts
-    assert "/usr/local/nvidia/lib\n" not in image.read(DROP_IN)
 
 
 def test_with_compat32_the_32_bit_libraries_are_found(image: Image) -> None:
@@ -460,25 +425,16 @@ def test_links_of_an_earlier_driver_are_removed(image: Image) -> None:
     assert outcome.view
 
 
-def test_links_of_capabilities_that_are_no_longer_requested_are_removed(image: Image) -> None:
+def test_thirty_thousand_links_of_an_image_cost_little(image: Image) -> None:
     image.glibc().create()
-
-    image.create(capabilities=("utility",))
-
-    assert not image.linked(f"{LIBDIR}/libcuda.so.1")
-    assert image.linked("/usr/bin/nvidia-smi")
-
-
-def test_a_hundred_thousand_links_of_an_image_cost_less_than_a_second(image: Image) -> None:
-    image.glibc().create()
-    for number in range(100_000):
+    for number in range(30_000):
         name = f"libx{number}.so"
         os.symlink(f"/usr/local/nvidia/lib64/{name}", image.root / LIBDIR[1:] / name)
     start = time.process_time()
 
     outcome = image.create()
 
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 0.5
     assert outcome.view
 
 
@@ -613,16 +569,6 @@ def test_entries_of_an_earlier_driver_are_removed(image: Image) -> None:
 
     assert image.cached("libold.so.1") == []
     assert image.cached("libcuda.so.1") == [OURS]
-
-
-def test_entries_of_an_earlier_classic_start_are_removed(image: Image) -> None:
-    image.glibc(libcuda_so_1="/opt/classic/libcuda.so.1")
-    image.file(DROP_IN, linker.LinkerConf([], ["/opt/classic"]).render())
-
-    image.create()
-
-    assert image.cached("libcuda.so.1") == [OURS]
-    assert "/opt/classic" not in image.read(DROP_IN)
 
 
 def test_with_a_cache_of_unknown_format_variables_are_used(image: Image) -> None:

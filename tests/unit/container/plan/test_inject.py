@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled edits in config.json of a bundle: replaced and added members, and their order."""
-
 from __future__ import annotations
 
 import json
@@ -91,14 +89,9 @@ def test_missing_members_are_created() -> None:
 @pytest.mark.parametrize(
     ("before", "entries", "after"),
     [
-        (["A=1", "B=2"], ["C=3"], ["A=1", "B=2", "C=3"]),
         (["A=1", "B=2", "C=3"], ["B=x"], ["A=1", "B=x", "C=3"]),
-        (["A=1", "B=2", "A=3"], ["A=x"], ["A=x", "B=2"]),
         (["AB=1"], ["A=x"], ["AB=1", "A=x"]),
         (["A"], ["A=x"], ["A=x"]),
-        (["A=1=2"], ["A=x=y"], ["A=x=y"]),
-        (["a=1"], ["A=x"], ["a=1", "A=x"]),
-        ([], ["A=1", "A=2"], ["A=2"]),
         (["A=0"], ["A=1", "B=1", "A=2"], ["A=2", "B=1"]),
         ([None, 5, "A=1"], ["A=x"], [None, 5, "A=x"]),
         ([None, ""], ["=x"], [None, "=x"]),
@@ -113,7 +106,6 @@ def test_env_is_replaced_by_key_and_each_variable_occurs_once(
 
 def test_the_visible_devices_occur_once_with_any_edits() -> None:
     name = "NVIDIA_VISIBLE_DEVICES"
-
     assert env_of([f"{name}=all", "A=1", f"{name}=0"], "B=2") == [f"{name}=0", "A=1", "B=2"]
     assert env_of([f"{name}=all", f"{name}=0"], f"{name}=void") == [f"{name}=void"]
     assert env_of(["A=1", "A=2", f"{name}=0"], "B=2") == ["A=1", "A=2", f"{name}=0", "B=2"]
@@ -132,16 +124,11 @@ def test_a_later_edit_wins_over_an_earlier_one_and_other_entries_keep_their_text
     ("user", "given", "expected"),
     [
         (None, {}, {}),
-        ({}, {}, {}),
-        ({"uid": 0, "gid": 0}, {}, {}),
         ({"uid": 1000, "gid": 50}, {}, {"uid": 1000, "gid": 50}),
-        ({"uid": 1000}, {}, {"uid": 1000}),
         ({"uid": 0, "gid": 50}, {}, {"gid": 50}),
         ({"uid": 1000, "gid": 50}, {"uid": 7, "gid": 8}, {"uid": 7, "gid": 8}),
         ({"uid": 1000, "gid": 50}, {"uid": 0}, {"uid": 0, "gid": 50}),
-        ({"uid": 1000, "gid": 50}, {"gid": 8}, {"uid": 1000, "gid": 8}),
         ({"uid": True, "gid": "5"}, {}, {}),
-        ({"uid": -1, "gid": 1.5}, {}, {}),
     ],
 )
 def test_a_device_node_without_an_owner_belongs_to_the_process(
@@ -172,12 +159,6 @@ def test_a_device_node_replaces_one_with_the_same_path() -> None:
     ]
 
 
-def test_of_two_nodes_with_one_path_the_last_is_used() -> None:
-    after = applied({}, edits(nodes=[node("/dev/x", 1)]), edits(nodes=[node("/dev/x", 2)]))
-    assert [d["minor"] for d in after["linux"]["devices"]] == [2]
-    assert [r["minor"] for r in after["linux"]["resources"]["devices"]] == [2]
-
-
 def rules_after(before: list[object]) -> list[Any]:
     document = {"linux": {"resources": {"devices": before}}}
     rules: list[Any] = applied(document, edits(nodes=[node("/dev/nvidia0")]))["linux"][
@@ -193,14 +174,11 @@ DENY = {"allow": False, "access": "rwm"}
 @pytest.mark.parametrize(
     ("before", "added"),
     [
-        ([], True),
         ([DENY], True),
         ([DENY, OURS], False),
         ([DENY, dict(reversed(OURS.items()))], False),
-        ([OURS], False),
         ([OURS, DENY], True),
         ([OURS, {"access": "rwm"}], True),  # allow defaults to false
-        ([OURS, DENY, OURS], False),
         ([OURS | {"access": "r"}], True),
         ([OURS | {"minor": 1}], True),
         ([None, 5], True),
@@ -210,33 +188,17 @@ def test_a_device_rule_is_added_unless_it_is_in_force(before: list[object], adde
     assert rules_after(before) == before + [OURS] * added
 
 
-def test_nodes_with_the_same_rule_or_none_add_it_once() -> None:
-    bare = node("/dev/y")
-    bare["rule"] = ""
-    same = node("/dev/z")
-    after = applied({}, edits(nodes=[node("/dev/x"), same, bare]))
-    assert after["linux"]["resources"]["devices"] == [OURS]
-    assert len(after["linux"]["devices"]) == 3
-
-
 @pytest.mark.parametrize(
     ("before", "destinations", "after"),
     [
-        ([], ["/b", "/a"], ["+/b", "+/a"]),
         ([], ["/a/b/c", "/a", "/a/b"], ["+/a", "+/a/b", "+/a/b/c"]),
-        (["/proc", "/dev"], ["/a"], ["/proc", "/dev", "+/a"]),
-        (["/a", "/proc"], ["/a"], ["/proc", "+/a"]),
         (["/a/", "//a", "/./a", "/b/../a", "/.."], ["/a"], ["/..", "+/a"]),
-        (["/a"], ["/a/"], ["+/a/"]),
-        (["/a/x", "/proc"], ["/a"], ["/proc", "+/a", "/a/x"]),
         (["/a//x", "/a/./x/y"], ["/a"], ["+/a", "/a//x", "/a/./x/y"]),
         (["/ab", "/a.b"], ["/a"], ["/ab", "/a.b", "+/a"]),
         (["/"], ["/a"], ["/", "+/a"]),
         (["/a/x", "/a", "/b"], ["/a"], ["/b", "+/a", "/a/x"]),
-        (["/a/b"], ["/a", "/a/b/c"], ["+/a", "/a/b", "+/a/b/c"]),
         (["/a/b/c/d", "/a/b"], ["/a", "/a/b/c"], ["+/a", "+/a/b/c", "/a/b/c/d", "/a/b"]),
         (["/a/b", "/a/b/c/d"], ["/a", "/a/b/c"], ["+/a", "/a/b", "+/a/b/c", "/a/b/c/d"]),
-        (["/a/x"], ["/a", "/b"], ["+/a", "/a/x", "+/b"]),
         (["a/x"], ["/a"], ["+/a", "a/x"]),
     ],
 )
@@ -244,11 +206,6 @@ def test_mounts_are_replaced_by_destination_and_mounts_below_follow(
     before: list[str], destinations: list[str], after: list[str]
 ) -> None:
     assert order(before, *destinations) == after
-
-
-def test_the_last_injected_mount_at_a_destination_counts() -> None:
-    two = edits(mounts=[mount("/a", "first"), mount("/a/", "second")])
-    assert [m["source"] for m in applied({}, two)["mounts"]] == ["second"]
 
 
 def test_malformed_mounts_are_kept() -> None:
@@ -267,22 +224,6 @@ def test_hooks_are_appended_in_order() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("before", "gids", "after"),
-    [
-        (None, [44, 44, 0, -1], [44]),
-        ([], [44], [44]),
-        ([1, 44], [44, 2, 2], [1, 44, 2]),
-        ([0], [0], [0]),
-    ],
-)
-def test_additional_groups_occur_once_and_never_root(
-    before: object, gids: list[int], after: list[int]
-) -> None:
-    document = {"process": {"user": {"additionalGids": before}}}
-    assert applied(document, edits(gids=gids))["process"]["user"]["additionalGids"] == after
-
-
 def test_net_devices_and_rdt_are_set_and_replaced() -> None:
     edits_list = [
         edits(net={"eth0": '{"name":"a"}', "ib0": "{}"}, rdt='{"closID":"1"}'),
@@ -299,16 +240,12 @@ def test_net_devices_and_rdt_are_set_and_replaced() -> None:
     "document",
     [
         {"process": {"env": {}}},
-        {"process": 5},
         {"process": {"user": []}},
         {"process": {"user": {"additionalGids": "x"}}},
-        {"linux": []},
         {"linux": {"devices": {}}},
-        {"linux": {"resources": 5}},
         {"linux": {"resources": {"devices": "x"}}},
         {"linux": {"netDevices": []}},
         {"mounts": {}},
-        {"hooks": [1]},
         {"hooks": {"createContainer": {}}},
     ],
 )
@@ -340,16 +277,6 @@ def test_the_incumbents_prestart_hooks_are_removed_and_no_others() -> None:
         bundle = Bundle("config.json", text)
         assert inject.remove_nvidia_hooks(bundle) is False
         assert not bundle.document.changed
-
-
-def test_hooks_can_be_removed_and_added_in_one_edit() -> None:
-    text = '{"hooks":{"prestart":[{"path":"/x/nvidia-container-toolkit"},{"path":"/a"}]}}'
-    bundle = Bundle("config.json", text)
-    assert inject.remove_nvidia_hooks(bundle)
-    inject.apply(bundle, [edits(hooks={"prestart": ['{"path":"/ours"}']})])
-    assert bundle.document.render() == '{"hooks":{"prestart":[{"path":"/a"},{"path":"/ours"}]}}'
-    with pytest.raises(DocumentError, match=r"hooks.prestart is not an array"):
-        inject.remove_nvidia_hooks(Bundle("config.json", '{"hooks":{"prestart":{}}}'))
 
 
 def in_user_namespace(*nodes: DeviceNode, **linux: object) -> Any:

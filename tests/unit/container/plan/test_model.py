@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lookup of device names in a plan, and whether a plan is current."""
-
 from __future__ import annotations
 
 from typing import Any, cast
@@ -111,14 +109,6 @@ def test_a_stale_spec_is_refused_with_the_reason_but_a_broken_fingerprint_before
     assert marks(model.collect(document, ["y.org/nic=0"])) == ["common of /b", "two"]
 
 
-def test_a_damaged_fingerprint_requires_a_new_plan() -> None:
-    document = plan(specs=[spec("/a", facts=[[]]), spec("/b")])
-    with pytest.raises(model.StalePlanError):
-        model.collect(document, ["x.org/gpu=0"])
-    with pytest.raises(model.StalePlanError):
-        model.common(document, "x.org/gpu")
-
-
 def test_common_edits_are_those_of_the_kinds_first_spec_and_checked_as_a_devices_are() -> None:
     assert marks(model.common(plan(), "y.org/nic")) == ["common of /b"]
     with pytest.raises(CdiSpecError, match=r"^no CDI spec of kind z.org/gpu$"):
@@ -171,16 +161,6 @@ def test_a_view_comes_with_the_edits_that_it_can_replace() -> None:
     assert all(any(edit is other for other in selected) for edit in mark["farm"]["common"])
 
 
-def test_a_view_comes_with_the_driver_files_of_a_request_without_gpus() -> None:
-    (mark,) = [edit for edit in model.common(parted(), "x.org/gpu") if "farm" in edit]
-
-    assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
-
-
-def test_without_a_table_there_is_no_view() -> None:
-    assert not [edit for edit in model.collect(plan(), ["x.org/gpu=0"]) if "farm" in edit]
-
-
 @pytest.mark.parametrize(
     ("reason", "hint"),
     [
@@ -227,12 +207,6 @@ def test_the_work_of_all_parts_is_in_one_hook() -> None:
     }  # fmt: skip
 
 
-def test_work_of_capabilities_that_are_not_requested_is_left_out() -> None:
-    (hook,) = hooks(model.collect(worked(), ["x.org/gpu=0"], []))
-
-    assert hook["work"]["folders"] == ["/lib"]
-
-
 def test_without_compat_neither_the_hook_nor_the_view_chooses() -> None:
     document = worked(compat=COMPAT)
     document["farm"] = farm()
@@ -252,12 +226,3 @@ def test_without_compat_a_hook_without_other_work_is_left_out() -> None:
     document = worked(compat=COMPAT, folders=[], links=[])
 
     assert hooks(model.collect(document, ["x.org/gpu=0"], [], compat=False)) == []
-
-
-def test_without_compat_hooks_of_other_specs_stay() -> None:
-    document = plan()
-    document["specs"][0]["edits"]["hooks"] = {"prestart": ['{"args":["--host-driver-version=1"]}']}
-
-    (common, _) = model.collect(document, ["x.org/gpu=0"], compat=False)
-
-    assert common["hooks"] == document["specs"][0]["edits"]["hooks"]

@@ -33,13 +33,6 @@ def store(folder: Path) -> Iterator[Store]:
     new_store.close()
 
 
-def test_written_documents_are_read(store: Store, folder: Path) -> None:
-    assert store.write("own.plan", PLAN)
-    assert store.read("own.plan") == PLAN.decode()
-    assert (folder / "own.plan").stat().st_mode & 0o7777 == 0o600
-    assert os.listdir(folder) == ["own.plan"]
-
-
 def test_a_written_document_is_read_unchanged_and_is_plain_json(
     store: Store, folder: Path
 ) -> None:
@@ -65,25 +58,6 @@ def test_a_document_with_any_changed_byte_is_not_used(store: Store, folder: Path
         assert store.read_json("own.plan") is None, at
     path.write_bytes(good)
     assert store.read_json("own.plan") is not None
-
-
-def test_a_document_without_its_seal_is_not_used(store: Store) -> None:
-    assert store.write("own.plan", PLAN)
-    assert store.read_json("own.plan") is None
-
-
-@pytest.mark.parametrize("data", [b"x" * (3 << 20), b"\xff\xc3"], ids=["large", "no UTF-8"])
-def test_any_bytes_are_written_and_read_completely(store: Store, data: bytes) -> None:
-    assert store.write("f", data)
-    assert (store.read("f") or "").encode("utf-8", "surrogateescape") == data
-
-
-def test_a_file_is_replaced_in_one_step(store: Store, folder: Path) -> None:
-    store.write("f", b"old")
-    with (folder / "f").open("rb") as reader:
-        store.write("f", b"new")
-        assert reader.read() == b"old"
-    assert store.read("f") == "new"
 
 
 def test_files_of_a_killed_process_do_not_stop_the_next_write(store: Store, folder: Path) -> None:
@@ -209,15 +183,6 @@ def assert_unusable(store: Store, reason: str) -> None:
     store.close()
 
 
-def test_closing_twice_closes_nothing_else(folder: Path) -> None:
-    store = Store(str(folder))
-    store.close()
-    fd = os.open("/dev/null", os.O_RDONLY)
-    store.close()
-    os.fstat(fd)
-    os.close(fd)
-
-
 def test_no_descriptor_is_left_open(folder: Path) -> None:
     with none_left_open():
         folder.chmod(0o755)
@@ -284,17 +249,16 @@ def test_a_plan_of_the_driver_has_few_levels(lab: Lab) -> None:
     assert max(plan_depths(lab).values()) < PLAN_DEPTH
 
 
-@pytest.mark.parametrize("levels", [0, LIMIT - 10, LIMIT + 10])
 @pytest.mark.parametrize("member", ["annotations", "args", "unknown"])
-def test_a_plan_has_few_levels_with_any_spec(levels: int, member: str, lab: Lab) -> None:
+def test_a_plan_has_few_levels_with_any_spec(member: str, lab: Lab) -> None:
     lab.configure(mode="cdi")
     lab.spec(devices={"0": EVERYTHING}, common=EVERYTHING)
     path = lab.spec("acme.json", kind="acme.com/gpu", devices={"0": EVERYTHING})
     spec = json.loads(path.read_text())
     if member == "args":
-        spec["devices"][0]["containerEdits"]["hooks"][0]["args"] = nested(levels)
+        spec["devices"][0]["containerEdits"]["hooks"][0]["args"] = nested(LIMIT - 10)
     else:
-        spec[member] = nested(levels)
+        spec[member] = nested(LIMIT - 10)
     path.write_text(json.dumps(spec), encoding="utf-8")
     lab.age(path)
     lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})

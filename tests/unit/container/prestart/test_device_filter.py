@@ -109,20 +109,6 @@ def test_a_program_decides_as_the_rules_do(
     assert decide(program, *device, access) == expected(rules, *device, access)
 
 
-def test_an_access_that_no_rule_names_is_denied() -> None:
-    assert not decide(device_filter.build([]), "c", 1, 3, "r")
-
-
-def test_rules_for_parts_of_an_access_are_combined() -> None:
-    rules = [DENY_ALL, Rule("c", 195, 0, "r", allow=True), Rule("c", 195, ANY, "w", allow=True)]
-
-    program = device_filter.build(rules)
-
-    assert decide(program, "c", 195, 0, "rw")
-    assert not decide(program, "c", 195, 1, "rw")
-    assert not decide(program, "c", 195, 0, "rwm")
-
-
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """Return a cgroup of v2 that device programs can be attached to, or skip."""
@@ -169,24 +155,6 @@ def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path)
     assert _opens(cgroup, gpu) == "No such device or address"
     assert _opens(cgroup, Path("/dev/null")) == ""
     assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
-
-
-@pytest.mark.parametrize("flags", [device_filter.ALLOW_MULTI, 0])
-def test_the_programs_of_a_cgroup_are_found(flags: int, cgroup: Path) -> None:
-    fd = os.open(cgroup, os.O_RDONLY)
-    assert device_filter.query(fd) == (0, [])
-    for name in ("one", "two"):
-        device_filter.attach(fd, device_filter.load(device_filter.build([DENY_ALL]), name), flags)
-    found = device_filter.query(fd)
-    assert (found[0], len(found[1])) == (flags, 2 if flags else 1)
-    os.close(fd)
-
-
-def test_a_folder_without_device_programs_is_refused(tmp_path: Path) -> None:
-    fd = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(OSError, match=r"Bad file descriptor|Operation not permitted"):
-        device_filter.query(fd)
-    os.close(fd)
 
 
 def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from nvct.config.model import Config
 from nvct.container.prestart import deliver, main
-from nvct.container.prestart.container import Container, is_rootless, rootfs_of
+from nvct.container.prestart.container import Container
 from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
 from nvct.container.request.resolve import resolve_request
@@ -23,7 +23,6 @@ from nvct.errors import BundleError, ConfigError, HostError, RequestError
 from nvct.oci.bundle import Bundle
 from nvct.version import TOOLKIT_VERSION, __version__
 from nvct_sim.bundle import config as make_config
-from tests.support.launcher import script
 from tests.support.processes import captured
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
 
@@ -86,10 +85,8 @@ def test_the_incumbent_s_flags_are_known(lab: Lab) -> None:
     "env",
     [
         [],
-        ["NVIDIA_VISIBLE_DEVICES="],
         ["NVIDIA_VISIBLE_DEVICES=void"],
         ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=void"],
-        ["CUDA_VERSION="],
     ],
 )
 def test_a_container_without_a_request_never_fails_in_the_hook(env: list[str], lab: Lab) -> None:
@@ -191,23 +188,6 @@ def test_a_named_config_file_is_used(lab: Lab) -> None:
     assert "other.toml" in result.stderr
 
 
-def test_a_library_that_disappears_repeatedly_is_named(lab: Lab) -> None:
-    """The new plan is checked as well, before anything of the container is entered."""
-    lab.driver()
-    lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
-    assert lab.create().status == 0
-    (removed,) = (lab.home / "driver").rglob("libnvidia-ptxjitcompiler.so.580*")
-    lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
-    body = f'touch {removed}; {lab.cold} "$@"; status=$?; rm {removed}; exit $status\n'
-    lab.cold = str(script(lab.home / "bin/python", body))
-    removed.unlink()
-
-    result = hook(lab, "prestart")
-
-    assert result.returncode == 1
-    assert f"{removed} went away meanwhile; is the driver being installed?" in result.stderr
-
-
 def _bundle(*env: str) -> Bundle:
     return Bundle("/b/config.json", json.dumps(make_config(["true"], env=env)))
 
@@ -215,7 +195,6 @@ def _bundle(*env: str) -> Bundle:
 def accepted(
     bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
 ) -> Request | None:
-    """Ask what a container wants of the hook, as the hook does."""
     request, _ = resolve_request(
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding,
         config.replaced(mode="legacy"), origin=origin, defined=defined,
@@ -274,14 +253,6 @@ def test_a_state_names_process_and_bundle(key: str, tmp_path: Path) -> None:
     path.write_text(json.dumps({"pid": 77, key: "/b", "more": [1]}), encoding="utf-8")
     with path.open() as file:
         assert main.read_state(file.fileno()) == (77, "/b")
-
-
-def test_a_root_may_be_relative_to_the_bundle() -> None:
-    assert rootfs_of(_bundle(), "/b") == "/b/rootfs"
-    assert rootfs_of(Bundle("c", '{"root": {"path": "/r"}}'), "/b") == "/r"
-    for text in ("{}", '{"root": {"path": ""}}', '{"root": {"path": 1}}'):
-        with pytest.raises(BundleError, match=r"c has no root.path"):
-            rootfs_of(Bundle("c", text), "/b")
 
 
 def test_a_missing_process_is_named(tmp_path: Path) -> None:
@@ -353,19 +324,6 @@ def test_a_process_without_mounts_of_a_container_is_refused(
 
     with pytest.raises(HostError, match="process 77 has no mount namespace of its own"):
         Container(77, "/r", str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("text", "rootless"),
-    [("         0          0 4294967295\n", False), ("0 1000 1\n1 100000 65536\n", True)],
-)
-def test_a_user_namespace_with_a_part_of_the_ids_is_rootless(
-    text: str, rootless: object, tmp_path: Path
-) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/uid_map").write_text(text, encoding="utf-8")
-
-    assert is_rootless(str(tmp_path)) is rootless
 
 
 def _hooks(point: str, path: str, *args: str) -> list[tuple[str, object]]:

@@ -128,16 +128,6 @@ def test_a_link_to_a_file_of_the_host_stays_inside_the_root(
 
 @KERNELS
 @in_a_mount_namespace
-def test_a_link_inside_the_root_is_followed(kernel: Kernel, mounted_root: MountedRoot) -> None:
-    (mounted_root.root / "usr/lib").mkdir(parents=True)
-    (mounted_root.root / "lib").symlink_to("/usr/lib")
-
-    mounted_root.attach(kernel, "/lib/lib.so")
-    assert mounted_root.read("usr/lib/lib.so") == "driver"
-
-
-@KERNELS
-@in_a_mount_namespace
 def test_a_folder_at_the_path_of_a_file_is_refused(
     kernel: Kernel, mounted_root: MountedRoot
 ) -> None:

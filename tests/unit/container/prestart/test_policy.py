@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prestart hook: the rules of [nvct.policy] apply, and its launcher keeps the environment."""
+"""The prestart hook: the rules of [nvct.policy] apply."""
 
 import json
 import os
@@ -10,11 +10,8 @@ import pytest
 
 from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
-from nvct.errors import NotPermittedError, RequestError
-from nvct.launcher.install import PROGRAMS, Built
 from nvct.oci.bundle import Bundle
 from nvct_sim.bundle import config as make_config
-from tests.support.launcher import ask, compiled, script
 from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, Plans, policy
 from tests.support.shim_lab import Lab
 from tests.unit.container.prestart.test_main import accepted, hook
@@ -30,7 +27,6 @@ def with_policy(lab: Lab, text: str) -> None:
 def asked_by_pod(
     tmp_path: Path, text: str, env: str, annotations: Mapping[str, str]
 ) -> Request | None:
-    """Ask what the hook makes of a container."""
     document = make_config(["true"], env=[env], annotations=annotations)
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
     return accepted(bundle, policy(text), Origin(bundle, Plans()))
@@ -72,50 +68,3 @@ def test_rules_see_the_pods_annotations(annotations: dict[str, str], tmp_path: P
     assert plugin.ids == [UUID]
     assert outside is not None
     assert outside.ids == ["all"]
-
-
-def test_gpus_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(NotPermittedError):
-        asked_by_pod(tmp_path, 'more-gpus-than = 7\nthen = "deny"', ALL, {})
-    assert asked_by_pod(tmp_path, 'more-gpus-than = 8\nthen = "deny"', ALL, {}) is not None
-
-
-def test_a_bare_name_of_a_specification_is_a_device(tmp_path: Path) -> None:
-    document = make_config(["true"], env=["NVIDIA_VISIBLE_DEVICES=gpu0"])
-    bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
-
-    request = accepted(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
-
-    assert request is not None
-    assert (request.ids, request.kind, request.mode) == (["gpu0"], "nvidia.com/gpu", "legacy")
-    with pytest.raises(RequestError, match="names no device"):
-        accepted(bundle, policy(""), None, lambda _name: False)
-
-
-# The launcher under the hook's names starts Python with the engine's environment.
-
-
-NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
-SHOW = """printf '%s\\0' "$@" "$NVIDIA_CTK_CONFIG_FILE_PATH" "$(cat)"\n"""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_hook_is_started_with_its_arguments_environment_and_stdin(
-    name: str, tmp_path: Path
-) -> None:
-    python = script(tmp_path / "python", SHOW)
-    built = Built(python=str(python), packages="/packages", cold="/cold")
-    program = compiled(tmp_path, built, name=name)
-    env = {"PATH": os.environ["PATH"], "NVIDIA_CTK_CONFIG_FILE_PATH": "/c.toml"}
-
-    answer = ask([program, "-debug", "prestart", "a b"], env, tmp_path, b"{state}")
-
-    assert (answer.status, answer.stderr) == (0, b"")
-    flags, boot, arguments = answer.words[:3], answer.words[3], answer.words[4:]
-    assert flags == [b"-I", b"-S", b"-c"]
-    assert boot.endswith(b"from nvct.container.prestart.launch import main;main('/cold')")
-    assert arguments == [name.encode(), b"-debug", b"prestart", b"a b", b"/c.toml", b"{state}"]
-
-
-def test_both_names_are_installed() -> None:
-    assert set(NAMES) <= set(PROGRAMS)

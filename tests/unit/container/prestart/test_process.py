@@ -22,24 +22,6 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
     started.wait()
 
 
-def ended() -> int:
-    """Return the number of a process that has ended."""
-    result = subprocess.Popen(["/bin/true"])
-    result.wait()
-    return result.pid
-
-
-def test_a_process_is_read_by_its_descriptor(child: subprocess.Popen[bytes]) -> None:
-    process = Process(child.pid)
-    process.hold()
-
-    assert process.read("stat").startswith(f"{child.pid} (".encode())
-    fd = process.open("ns/mnt")
-    assert os.fstat(fd).st_ino == os.stat(f"/proc/{child.pid}/ns/mnt").st_ino
-    os.close(fd)
-    process.close()
-
-
 def test_a_process_that_has_ended_is_reported(child: subprocess.Popen[bytes]) -> None:
     process = Process(child.pid)
     child.kill()
@@ -120,8 +102,3 @@ def test_without_pidfds_the_process_is_still_opened_once(
 
     assert process.read("stat").startswith(f"{child.pid} (".encode())
     process.close()
-
-
-def test_a_pid_without_a_process_is_reported() -> None:
-    with pytest.raises(HostError, match=r"/proc/[0-9]+ cannot be opened: No such file"):
-        Process(ended())

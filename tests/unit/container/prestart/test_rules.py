@@ -134,10 +134,6 @@ def test_each_rule_is_written_once_to_devices_allow(host: Host) -> None:
     assert (its / "devices.allow").read_text(encoding="utf-8") == "c 195:0 rwc 511:1 rwm"
 
 
-def test_without_rules_no_file_is_read(tmp_path: Path) -> None:
-    rules.allow([], 77, [], env={}, warn=pytest.fail, proc=str(tmp_path / "no"))
-
-
 def test_the_top_of_a_hierarchy_has_no_rules(host: Host) -> None:
     its = host.hierarchy("devices", "devices", "/")
 

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of a policy's rules, one by one."""
-
 import os
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,6 @@ import pytest
 
 from nvct.container.plan_devices import names_of
 from nvct.container.request.model import VISIBLE_DEVICES, Request
-from nvct.container.request.origin import Origin
-from nvct.oci.bundle import Bundle
 from tests.support.policies import (
     ALL,
     BUS_ID,
@@ -77,15 +73,11 @@ def test_by_matches_the_source_of_the_request(
 ASKED = [
     ("all", ["all"], ()),
     ("0", ["devices"], ()),
-    (UUID, ["devices"], ()),
     ("none", ["none"], ()),
-    ("nvidia.com/gpu=all", ["all"], ()),
     ("management.nvidia.com/gpu=all", ["all", "management"], ()),
     ("management.nvidia.com/gpu=0", ["management"], ()),
     ("xmanagement.nvidia.com/gpu=0", ["devices"], ()),
     ("nvidia.com/gpu=0,nvidia.com/gpu=all", ["all", "devices"], ()),
-    ("nvidia.com/gpu=0,nvidia.com/gds=x", ["devices", "gds"], ()),
-    ("nvidia.com/gds=all", ["all", "gds"], ()),
     ("nvidia.com/imex-channel=3", ["imex"], ()),
     ("runtime.nvidia.com/gpu=all", ["all"], ()),
     ("0", ["devices", "gds"], ("NVIDIA_GDS=enabled",)),
@@ -120,18 +112,14 @@ def test_asks_for_matches_the_requested_things(
         ("management", "management.nvidia.com/gpu=all,nvidia.com/gpu=0", "", False),
         ("management devices", "management.nvidia.com/gpu=all,nvidia.com/gpu=0", "", True),
         ("all", "management.nvidia.com/gpu=all", "", False),
-        ("all", "all", "", True),
         ("devices", "all", "", False),
-        ("devices", "0,1", "", True),
         ("devices", "0", "NVIDIA_GDS=enabled", False),
         ("gds", "0", "NVIDIA_GDS=enabled", False),
         ("gds devices", "0", "NVIDIA_GDS=enabled", True),
-        ("none", "none", "", True),
         ("none", "none", "NVIDIA_IMEX_CHANNELS=1", False),
         ("imex", "none", "NVIDIA_IMEX_CHANNELS=1", False),
         ("none imex", "none", "NVIDIA_IMEX_CHANNELS=1", True),
         ("mig-config", "all", "NVIDIA_MIG_CONFIG_DEVICES=all", False),
-        ("all mig-config", "all", "NVIDIA_MIG_CONFIG_DEVICES=all", True),
     ],
 )  # fmt: skip
 def test_a_rule_that_allows_a_part_of_the_request_does_not_hold(
@@ -163,25 +151,17 @@ def test_the_uncovered_part_of_the_request_is_in_the_reason(container: Container
     ("patterns", "value", "mode", "holds"),
     [
         ("nvidia.com/gpu=*", "0", "auto", True),
-        ("nvidia.com/gpu=0", "nvidia.com/gpu=0", "auto", True),
         ("nvidia.com/gpu=1", "nvidia.com/gpu=0,nvidia.com/gpu=1", "auto", True),
         ("nvidia.com/gpu=1", "0,2", "auto", False),
         ("nvidia.com/gpu=0", UUID, "auto", True),
         ("nvidia.com/gpu=" + UUID, "0", "auto", True),
         ("nvidia.com/gpu=" + UUID, "00000000:18:00.0", "auto", True),
-        ("nvidia.com/gpu=*", BUS_ID, "auto", True),
         ("nvidia.com/gpu=0", BUS_ID, "auto", True),
-        ("nvidia.com/gpu=1", BUS_ID, "auto", False),
-        ("nvidia.com/gpu=" + BUS_ID, BUS_ID, "auto", True),
         ("nvidia.com/gpu=" + BUS_ID, "0", "auto", True),
-        ("nvidia.com/gpu=" + BUS_ID, "1", "auto", False),
         ("nvidia.com/gpu=0000*", BUS_ID, "auto", False),
-        ("nvidia.com/gpu=0000*", "0", "auto", False),
         ("nvidia.com/gpu=0", "all", "auto", True),
         ("nvidia.com/gpu=9", "all", "auto", False),
-        ("nvidia.com/gpu=9", "8", "auto", False),
         ("nvidia.com/gpu=0", "none", "auto", False),
-        ("gpu", "0", "auto", False),
         ("*gpu=10", "0", "auto", False),
         ("example.com/x=0", "0", "cdi", True),
         ("nvidia.com/gpu=0", "0", "cdi", False),
@@ -226,11 +206,9 @@ def test_unknown_device_names_count_against_the_container(then: str, container: 
         ({}, "ignore"),
         (CONTAINERD, "allow"),
         (CRIO, "allow"),
-        ({**CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "web"}, "ignore"),
         ({**CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "xml-train"}, "ignore"),
         ({"io.kubernetes.cri.container-type": "container"}, "ignore"),
         ({"io.kubernetes.cri.sandbox-namespace": "ml-train"}, "ignore"),
-        ({"io.kubernetes.pod.namespace": "ml-train"}, "ignore"),
         # CRI-O passes annotations of a pod on; containerd may be configured to.
         ({**CRIO, **CONTAINERD}, "allow"),
         ({**CRIO, "io.kubernetes.pod.namespace": "web", **CONTAINERD}, "ignore"),
@@ -337,11 +315,8 @@ def test_a_pods_container_is_recognized(
         ("/slurm/job1/x", "allow"),
         ("/slurm/../other/x", "deny"),
         ("/other/../slurm/x", "allow"),
-        ("//slurm/x", "allow"),
         ("/slurmy/x", "deny"),
         ("system.slice:docker:1", "allow"),
-        ("user.slice:docker:1", "deny"),
-        ("", "deny"),
         (None, "deny"),
         (1, "deny"),
     ],
@@ -397,12 +372,6 @@ def test_the_owner_is_the_user_of_the_engine_or_the_mapped_root(
     assert container.origin.owner() == owner
 
 
-def test_the_owner_comes_from_the_uid_map_of_the_kernel(container: Container) -> None:
-    bundle = Bundle("config.json", "{}")
-
-    assert Origin(bundle).owner() == os.getuid()
-
-
 @pytest.mark.parametrize(
     ("then", "users", "outcome"),
     [
@@ -445,27 +414,13 @@ def test_all_annotations_of_a_rule_must_match(container: Container) -> None:
     assert container.outcome(policy(text.format('"a"')), ALL) == "allow"
 
 
-@pytest.mark.parametrize("is_privileged", [True, False])
-def test_a_rule_can_match_privileged_containers(
-    *, is_privileged: bool, container: Container
-) -> None:
-    container.bounding = ["CAP_SYS_ADMIN"] if is_privileged else ["CAP_CHOWN"]
-
-    outcome = container.outcome(policy('privileged = true\nthen = "deny"'), ALL)
-
-    assert outcome == ("deny" if is_privileged else "allow")
-
-
 @pytest.mark.parametrize(
     ("value", "gpus", "most", "outcome"),
     [
         ("0", 8, 1, "allow"),
         ("0,1", 8, 1, "deny"),
-        ("0,0", 8, 1, "allow"),
         ("all", 1, 1, "allow"),
         ("all", 2, 1, "deny"),
-        ("none", 8, 0, "allow"),
-        ("0", 8, 0, "deny"),
         ("nvidia.com/gpu=all", 8, 7, "deny"),
         ("nvidia.com/gpu=all,nvidia.com/imex-channel=0", 8, 8, "deny"),
         (f"{MIG},{UUID}", 8, 1, "deny"),

@@ -60,22 +60,28 @@ def engine(
     bounding: tuple[str, ...] = (),
 ) -> None:
     """Write the config.json of an engine that gives devices by nodes, or only by rules."""
-    devices = [node(*pair) for pair in numbers]
     granted = rules if rules is not None else [rule(*pair) for pair in numbers]
-    lab.asks(
-        *env,
-        annotations=annotations,
-        mounts=mounts or [],
-        linux={
-            "cgroupsPath": cgroup,
-            "namespaces": [{"type": "pid"}, {"type": "cgroup"}],
-            "devices": devices,
-            "resources": {"devices": [DENIED, *granted]},
-        },
-    )
-    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-    document["process"]["capabilities"] = {"bounding": list(bounding)}
+    linux = {
+        "cgroupsPath": cgroup,
+        "namespaces": [{"type": "pid"}, {"type": "cgroup"}],
+        "devices": [node(*pair) for pair in numbers],
+        "resources": {"devices": [DENIED, *granted]},
+    }
+    lab.asks(*env, annotations=annotations, mounts=mounts or [], linux=linux)
+    change(lab, "process", capabilities={"bounding": list(bounding)})
+
+
+def change(lab: Lab, member: str, **values: Any) -> None:
+    document = lab.document()
+    document[member] = {**document.get(member, {}), **values}
     lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+
+
+def after(lab: Lab, made: Decision) -> dict[str, Any]:
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    made.into(bundle, HOST_CONFIG, None)
+    document: dict[str, Any] = json.loads(bundle.document.render())
+    return document
 
 
 def checked(lab: Lab, *rules: dict[str, object], default: str = "allow") -> Decision:
@@ -114,14 +120,11 @@ def test_nodes_are_named_by_their_numbers(
     ("given", "ids"),
     [
         ([rule(195, 1)], "1"),
-        ([rule(195, 1, access="r")], "1"),
         ([rule(195, 1, access="mw")], "1"),
         ([rule(195, 1, access="m")], ""),
         ([rule(195)], "0,1,2"),
-        ([rule(195, -1)], "0,1,2"),
         ([rule(-1, 2)], EVERYTHING),
         ([rule()], EVERYTHING),
-        ([rule(access="m")], ""),
         ([{"allow": True, "access": "rwm"}], EVERYTHING),
         ([rule(195, 3, type="a")], EVERYTHING),  # runc ignores its numbers
         ([rule(195, 3, type="a", access="m")], EVERYTHING),
@@ -131,7 +134,6 @@ def test_nodes_are_named_by_their_numbers(
         ([rule(195, 0), rule(195, 0, allow=False, access="w")], "0"),
         ([{"allow": True, "access": "rwm"}, rule(195, allow=False)], EVERYTHING),
         ([{"allow": True, "access": "rwm"}, rule(195, allow=False), rule(236, allow=False)], ""),
-        ([rule(-1, 2000)], EVERYTHING),
         ([rule(236)], EVERYTHING),
         ([rule((1 << 32) + 195, 1)], "1"),  # crun cuts numbers to 32 bits
         ([rule(195, (1 << 32) + 1)], "1"),
@@ -142,7 +144,6 @@ def test_nodes_are_named_by_their_numbers(
         ([rule(-2, -2)], EVERYTHING),
         ([rule(195, 0), rule(195, allow=False)], "0"),
         ([rule(195, 0), {"allow": False, "type": "x", "access": "rwm"}], "0"),
-        ([rule(236, -1)], EVERYTHING),
         ([rule(508)], ""),
         ([rule(1, 3), rule(10, 229)], ""),
     ],
@@ -209,9 +210,7 @@ def test_an_annotation_that_a_runtime_obeys_counts(
 def test_a_listener_of_seccomp_gives_descriptors(path: str, lab: Lab) -> None:
     """Docker takes a profile with listenerPath; what listens there hands over what it has open."""
     engine(lab)
-    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-    document["linux"]["seccomp"] = {"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": path}
-    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    change(lab, "linux", seccomp={"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": path})
     assert asked(lab) == (EVERYTHING if path else "")
     if path:
         error = checked(lab, default="deny").error
@@ -348,15 +347,6 @@ def test_what_the_policy_allows_by_another_way_is_not_asked_for_again(lab: Lab) 
     assert checked(lab, ways, default="deny").error is not None
 
 
-def test_unchecked_devices_are_as_before(lab: Lab) -> None:
-    engine(lab, (195, 1))
-    made = decision(lab, default="deny")
-    assert made.error is None
-    assert made.notes == []
-    assert made.origin is not None
-    assert made.origin.results == []
-
-
 def test_a_decision_is_noted_and_explained(lab: Lab) -> None:
     engine(lab, (195, 1))
     made = checked(lab, {"name": "x", "by": ["engine"], "then": "allow"}, default="deny")
@@ -367,9 +357,8 @@ def test_a_decision_is_noted_and_explained(lab: Lab) -> None:
 
 def test_gpus_of_a_rule_for_every_major_cannot_be_ignored(lab: Lab) -> None:
     engine(lab, rules=[rule()])
-    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
-        checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
+        after(lab, checked(lab, default="ignore"))
 
 
 @pytest.mark.parametrize(
@@ -385,10 +374,8 @@ def test_ignored_devices_are_taken_away(
 ) -> None:
     engine(lab, (195, 1), CONTROL, (10, 229), rules=given, env=env)
     made = checked(lab, {"by": ["env"], "then": "allow"}, default="ignore")
-    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     assert made.error is None
-    made.into(bundle, HOST_CONFIG, None)
-    linux = json.loads(bundle.document.render())["linux"]
+    linux = after(lab, made)["linux"]
     numbers = {(d["major"], d["minor"]) for d in linux["devices"]}
     assert {n for n in numbers if n[0] == 195} - {(195, 254)} == set(left)
     assert (10, 229) in numbers
@@ -470,9 +457,7 @@ def test_what_the_kubelet_gave_stays_in_a_privileged_pod(
     everything = [{"allow": True, "access": "rwm"}]
     engine(lab, rules=everything, cgroup=f"/kubepods/pod{UID}/1", annotations=names)
     made = checked(lab, {"given-by-kubelet": str(tmp_path), "then": "allow"}, {"then": "ignore"})
-    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
-    made.into(bundle, HOST_CONFIG, None)
-    rules = json.loads(bundle.document.render())["linux"]["resources"]["devices"]
+    rules = after(lab, made)["linux"]["resources"]["devices"]
     refused = [(r["major"], r.get("minor")) for r in rules if not r["allow"] and "major" in r]
     assert sorted(n for n in refused if n[0] == 195) == [(195, 0), (195, 2)]
     assert {n[0] for n in refused if n[1] is None} == {236}
@@ -561,15 +546,12 @@ def test_what_takes_a_container_out_of_its_control_group_counts(
 
     def why(cgroup: str, service: str = "gold") -> str:
         engine(lab, cgroup=cgroup)
-        document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-        document["linux"]["intelRdt"] = {"closID": service}
-        document["linux"]["namespaces"].append({"type": "user"})
-        document["linux"]["uidMappings"] = [{"containerID": 0, "hostID": 100000, "size": 65536}]
-        lab.config_json.write_text(json.dumps(document), encoding="utf-8")
-        made = checked(lab, default=default)
-        bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+        namespaces = [{"type": kind} for kind in ("pid", "cgroup", "user")]
+        mappings = [{"containerID": 0, "hostID": 100000, "size": 65536}]
+        change(lab, "linux", intelRdt={"closID": service}, namespaces=namespaces,
+               uidMappings=mappings)  # fmt: skip
         try:
-            made.into(bundle, HOST_CONFIG, None)
+            after(lab, checked(lab, default=default))
         except NotPermittedError as error:
             return error.message
         return ""
@@ -586,9 +568,7 @@ def test_what_takes_a_container_out_of_its_control_group_counts(
 
 
 def without_rules(lab: Lab) -> None:
-    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-    document["linux"]["resources"] = {"pids": {"limit": 2048}}
-    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    change(lab, "linux", resources={"pids": {"limit": 2048}})
 
 
 def rules_after(lab: Lab, default: str) -> list[dict[str, Any]]:
@@ -601,9 +581,9 @@ def rules_after(lab: Lab, default: str) -> list[dict[str, Any]]:
     )
     result = lab.create()
     assert result.status == 0, result.stderr
-    made = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    made = lab.document()["linux"]["resources"]["devices"]
     lab.config_json.write_text(text, encoding="utf-8")
-    return list(made["linux"]["resources"]["devices"])
+    return list(made)
 
 
 @pytest.mark.parametrize("default", ["allow", "ignore", "deny"])
@@ -611,9 +591,8 @@ def test_a_rule_refuses_the_rest_where_none_did(default: str, lab: Lab) -> None:
     """Else a node that nobody sees, in a folder of root's, would be a GPU for crun."""
     engine(lab, (10, 229))
     without_rules(lab)
-    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-    document["linux"]["devices"].append({"path": "/d", "type": "b", "major": 7, "minor": 0})
-    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    block = {"path": "/d", "type": "b", "major": 7, "minor": 0}
+    change(lab, "linux", devices=[node(10, 229), block])
     rules = rules_after(lab, default)
     assert rules[0] == DENIED
     assert {r["major"] for r in rules[1:]} == {7, 10, 195, 508}
@@ -631,14 +610,10 @@ def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
         engine(lab, mounts=bind(path))
         assert asked(lab) == "1", path
     engine(lab, mounts=bind(rootless / "gpu"))
-    made = checked(lab, default="ignore")
-    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
-    made.into(bundle, HOST_CONFIG, None)
-    assert json.loads(bundle.document.render())["mounts"] == []
+    assert after(lab, checked(lab, default="ignore"))["mounts"] == []
     engine(lab, mounts=bind(rootless))
-    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
-        checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
+        after(lab, checked(lab, default="ignore"))
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, work: Path, *lines: str) -> None:
@@ -667,9 +642,7 @@ def test_a_mount_of_dev_below_a_mount_or_a_root_gives_its_devices(
     assert asked(lab) == ids
     engine(lab)
     assert asked(lab) == ""
-    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-    document["root"] = {"path": str(home)}
-    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    change(lab, "root", path=str(home))
     assert asked(lab) == ids
 
 
@@ -690,9 +663,7 @@ def test_a_rootless_container_that_sees_processes_of_the_host_asks_for_every_dev
         (bind(rootless), [{"type": "pid"}], ""),
     ):
         engine(lab, mounts=mounts)
-        document = json.loads(lab.config_json.read_text(encoding="utf-8"))
-        document["linux"]["namespaces"] = namespaces
-        lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+        change(lab, "linux", namespaces=namespaces)
         assert asked(lab) == ids, (mounts, namespaces)
 
 

@@ -48,7 +48,6 @@ def visible(value: str) -> str:
 
 
 def ids(container: Container, config: Config, *env: str) -> list[str] | None:
-    """Return what a container gets, None for no GPU."""
     request, _ = container.decide(config, *env)
     return None if request is None else request.ids
 

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for IMEX channels."""
-
 import pytest
 
 from nvct.config.model import Config
@@ -33,11 +31,7 @@ def mount(*words: str) -> list[dict[str, object]]:
         ("1, channel1,0", [1, 0]),
         ("1048575", [1048575]),
         ("", []),
-        ("void", []),
-        ("0,void", []),
-        ("none", []),
         ("0,none", []),
-        ("all", []),
         ("0,all", []),
     ],
 )
@@ -51,11 +45,6 @@ def test_the_variable_names_channels(value: str, numbers: list[int]) -> None:
 def test_a_malformed_channel_is_refused(value: str) -> None:
     with pytest.raises(RequestError, match="is no IMEX channel"):
         requested(value)
-
-
-def test_the_variable_may_be_absent_and_requests_can_be_ignored() -> None:
-    assert channels({}, [], Config(), [], privileged=True) == []
-    assert requested("x", configured(ignore=True)) == []
 
 
 @pytest.mark.parametrize(("accepted", "numbers"), [(True, [3, 4]), (False, [0])])

@@ -1,58 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of [nvct.policy]: which rule decides, and the effect on a container."""
-
-import sys
 from pathlib import Path
 
 import pytest
 
-from nvct.config.load import from_toml
 from nvct.container.request.conditions import matches
 from nvct.container.request.model import VISIBLE_DEVICES
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import LINE_LIMIT, DocumentError, NotPermittedError, RequestError, line
 from tests.support.policies import ALL, CONTAINERD, CRIO, MIG, UUID, Container, policy
-from tests.support.processes import captured
-
-HERE = Path(__file__)
 
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
-
-
-def test_without_rules_the_request_is_unchanged_without_a_note(container: Container) -> None:
-    request, notes = container.decide(from_toml(b"", "/c"), ALL)
-
-    assert request is not None
-    assert request.ids == ["all"]
-    assert notes == []
-
-
-def test_without_rules_the_policy_is_not_loaded() -> None:
-    program = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from nvct.config.model import Config
-from nvct.container.request.resolve import resolve_request
-config = Config(policy=sys.argv[2:])
-print(resolve_request(["NVIDIA_VISIBLE_DEVICES=all"], [], {}, [], config)[0] is not None)
-print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
-"""
-
-    def modules(*rules: str) -> set[str]:
-        result = captured(
-            [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[4]), *rules], check=True
-        )
-        status, names = result.stdout.splitlines()
-        assert status == "True"
-        return set(names.split())
-
-    more = modules('{"name":"x","then":"allow"}') - modules()
-
-    assert more == {"nvct.container.request.case", "nvct.container.request.conditions", "nvct.container.request.origin",
-                    "nvct.container.request.policy", "nvct.oci", "nvct.oci.jsontext"}  # fmt: skip
 
 
 def test_the_first_rule_that_holds_decides(container: Container) -> None:
@@ -168,11 +128,6 @@ def test_a_pod_that_names_gpus_of_this_node_is_denied_with_an_error(
     assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
 
 
-@pytest.mark.parametrize("value", ["all", "0", UUID])
-def test_outside_of_kubernetes_a_denial_is_an_error(value: str, container: Container) -> None:
-    assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
-
-
 def test_a_typo_fails_an_allowed_request_and_no_ignored_one(container: Container) -> None:
     config = policy('by = ["env"]\nthen = "ignore"')
 
@@ -225,22 +180,12 @@ def test_a_damaged_compiled_rule_is_an_error(rule: str, container: Container) ->
 @pytest.mark.parametrize(
     ("text", "pattern", "fits"),
     [
-        ("", "", True),
         ("", "*", True),
-        ("a", "", False),
-        ("abc", "abc", True),
-        ("abc", "ab", False),
-        ("abc", "a*c", True),
-        ("abc", "*b*", True),
         ("abc", "a*b", False),
-        ("aa", "a*a", True),
         ("a", "a*a", False),
-        ("abab", "ab*ab", True),
         ("aba", "ab*ba", False),
-        ("axbxc", "a*b*c", True),
         ("axcxb", "a*b*c", False),
         ("a.c", "a?c", False),
-        ("a/b", "*", True),
         ("ABC", "abc", False),
         ("a*c", "a*c", True),
     ],

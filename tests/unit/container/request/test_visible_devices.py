@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Valid device names, and the devices that a list requests."""
-
 import pytest
 
 from nvct.container.request.visible_devices import (
@@ -17,99 +15,21 @@ from nvct.errors import LINE_LIMIT, RequestError, line
 UUID = "8a56d3b8-0f8c-4a6e-9e5f-0123456789aB"
 
 WORDS = [
-    "0",
-    "7",
-    "15",
-    "123456789",
-    "0:0",
-    "3:6",
-    f"GPU-{UUID}",
-    f"MIG-{UUID}",
-    f"MIG-GPU-{UUID}/1/0",
-    "00000000:18:00.0",
-    "0000:18:00",
-    "0:18:0.7",
-    "10000:AF:1f.0",
-    "nvidia.com/gpu=0",
-    "nvidia.com/gpu=all",
-    "nvidia.com/gpu=0:1",
-    f"nvidia.com/gpu=GPU-{UUID}",
-    "vendor.example/some-class=x.y_z",
-    "runtime.nvidia.com/gpu=0",
-    "runtime.nvidia.com/gpu=all",
+    "0", "15", "123456789", "3:6", f"GPU-{UUID}", f"MIG-{UUID}", f"MIG-GPU-{UUID}/1/0",
+    "00000000:18:00.0", "0000:18:00", "0:18:0.7", "10000:AF:1f.0", "nvidia.com/gpu=0:1",
+    "vendor.example/some-class=x.y_z", "runtime.nvidia.com/gpu=0", "runtime.nvidia.com/gpu=all",
     "runtime.nvidia.com/gpu=none",
-]
-
+]  # fmt: skip
 NO_WORDS = [
-    "gpu0",
-    "GPU",
-    "GPU-",
-    "GPU-0",
-    "foo",
-    "ALL",
-    "All",
-    "None",
-    "0-3",
-    "-1",
-    "+1",
-    "0x1",
-    "1e1",
-    "1_0",
-    "00",
-    "01",
-    "0:",
-    ":0",
-    "0:01",
-    "0:0xyz",
-    "0:0:0:0",
-    "1234567890",
-    "0.0",
-    "0;1",
-    "0 1",
-    "*",
-    "?",
-    "../0",
-    "/dev/nvidia0",
-    "\u0663",
-    "\uff10",
-    "\u00b2",
-    "0\x00",
-    "0\x1b[31m",
-    "0\u200b",
-    "\u00a00",
-    "\ud800",
-    "\u043011",
-    f"GPU-{UUID[:-1]}",
-    f"GPU-{UUID}0",
-    f"GPU-{UUID.replace('-', '')}",
-    f"gpu-{UUID}",
-    f"MIG-{UUID}/1/0",
-    f"MIG-GPU-{UUID}",
-    f"MIG-GPU-{UUID}/1",
-    f"MIG-GPU-{UUID}/1/0/0",
-    f"MIG-GPU-{UUID}/1/-1",
-    "18:00.0",
-    "0000:18:00.8",
-    "0000:18:00.",
-    "0000:18:00.00",
-    "0000:1g:00.0",
-    "000000000:18:00.0",
-    "0000:180:00.0",
-    "0000::00.0",
-    "a/b=c",
-    "=0",
-    "nvidia.com=0",
-    "nvidia.com/gpu=",
-    "nvidia.com/gpu",
-    "/nvidia.com/gpu=0",
-    "nvidia.com/gpu=0\n",
-    "nvidia.com/gpu=ü",
-    "nvidia.com/gpu=../../x",
-    "runtime.nvidia.com/gpu=",
-    "runtime.nvidia.com/gpu=void",
-    "runtime.nvidia.com/gpu=foo",
-    "runtime.nvidia.com/gpu=mode",
-]
+    "gpu0", "GPU-", "GPU-0", "ALL", "0-3", "-1", "0x1", "1_0", "01", "0:", ":0", "0:01", "0:0xyz",
+    "0:0:0:0", "1234567890", "0 1", "*", "../0", "\u0663", "\u00b2", "0\x00", "0\x1b[31m",
+    "\u00a00", "\ud800", f"GPU-{UUID[:-1]}", f"GPU-{UUID}0", f"GPU-{UUID.replace('-', '')}",
+    f"gpu-{UUID}", f"MIG-{UUID}/1/0", f"MIG-GPU-{UUID}", f"MIG-GPU-{UUID}/1/0/0",
+    f"MIG-GPU-{UUID}/1/-1", "18:00.0", "0000:18:00.8", "0000:18:00.", "0000:1g:00.0",
+    "000000000:18:00.0", "0000:180:00.0", "a/b=c", "=0", "nvidia.com=0", "nvidia.com/gpu=",
+    "nvidia.com/gpu=0\n", "nvidia.com/gpu=ü", "nvidia.com/gpu=../../x",
+    "runtime.nvidia.com/gpu=void", "runtime.nvidia.com/gpu=foo",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -126,39 +46,19 @@ def test_a_word_that_names_no_device_is_refused(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["foo", "0-3", "ALL", "a/b=c", "x" * 5000, "\x1b" * 90], ids=ascii
-)
-@pytest.mark.parametrize("companion", ["all", "none", "0"])
-def test_no_other_word_hides_a_typo(word: str, companion: str) -> None:
-    for words in ([companion, word], [word, companion]):
-        with pytest.raises(RequestError) as caught:
-            evaluate(words, "NVIDIA_VISIBLE_DEVICES")
-
-        assert len(line("nvidia-container-runtime", caught.value)) <= 200
-        assert line("nvidia-container-runtime", caught.value).isprintable()
-
-
-@pytest.mark.parametrize(
     ("words", "result"),
     [
         ([], None),
         (["void"], None),
-        (["void", "0"], None),
         (["0", "void"], None),
-        (["void", "none"], None),
         (["all", "void"], None),
         (["all"], ["all"]),
-        (["all", "0"], ["all"]),
         (["0", "all"], ["all"]),
         (["all", "none"], ["all"]),
         (["none"], []),
         (["0", "none"], []),
-        (["none", "0"], []),
         (["none", "all"], []),
-        (["0", "0"], ["0"]),
         (["0", "1", "0"], ["0", "1"]),
-        (["1", "0"], ["1", "0"]),
-        (["nvidia.com/gpu=0", "1"], ["nvidia.com/gpu=0", "1"]),
     ],
     ids=str,
 )
@@ -170,7 +70,6 @@ def test_all_none_and_void_decide_about_a_list(words: list[str], result: list[st
     ("value", "words"),
     [
         ("", []),
-        (",", []),
         (" , ,,", []),
         ("0", ["0"]),
         (" 0 , 1\t,\n2\r\n", ["0", "1", "2"]),
@@ -197,41 +96,19 @@ def test_a_value_may_be_as_long_and_have_as_many_words_as_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "text"),
+    ("word", "hint"),
     [
-        (
-            "gpu0",
-            ("p: NVIDIA_VISIBLE_DEVICES asks for 'gpu0', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N [bad-request]"),
-        ),
-        (
-            "0-3",
-            ("p: NVIDIA_VISIBLE_DEVICES asks for '0-3', which names no device;"
-            " there are no ranges: list each index, as in 0,3 [bad-request]"),
-        ),
-        (
-            "ALL",
-            ("p: NVIDIA_VISIBLE_DEVICES asks for 'ALL', which names no device;"
-            " write 'all' in lower case [bad-request]"),
-        ),
-        (
-            "01:00.0",
-            ("p: NVIDIA_VISIBLE_DEVICES asks for '01:00.0', which names no device;"
-            " a PCI bus id begins with its domain, as in 0000:01:00.0 [bad-request]"),
-        ),
-        (
-            "\x1b]0;x",
-            ("p: NVIDIA_VISIBLE_DEVICES asks for '\\x1b]0;x', which names no device;"
-            " use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N [bad-request]"),
-        ),
+        ("gpu0", "use all, none, void, an index, G:M, a UUID, a PCI bus id, a CDI name or free:N"),
+        ("0-3", "there are no ranges: list each index, as in 0,3"),
+        ("ALL", "write 'all' in lower case"),
+        ("01:00.0", "a PCI bus id begins with its domain, as in 0000:01:00.0"),
     ],
-    ids=ascii,
-)  # fmt: skip
-def test_a_typo_reads_as_one_line(word: str, text: str) -> None:
-    with pytest.raises(RequestError) as caught:
+)
+def test_a_typo_has_a_hint(word: str, hint: str) -> None:
+    with pytest.raises(RequestError, match=f"asks for '{word}', which names no device") as caught:
         evaluate([word], "NVIDIA_VISIBLE_DEVICES")
 
-    assert line("p", caught.value) == text
+    assert caught.value.hint == hint
 
 
 # libnvidia-container src/cli/common.c, matches_pci_format: it takes hexadecimal numbers of any
@@ -241,17 +118,14 @@ def test_a_typo_reads_as_one_line(word: str, text: str) -> None:
     [
         ("00000000:18:00.0", "0000:18:00.0"),
         ("00000000:AF:1F.0", "0000:af:1f.0"),
-        ("0000:18:00.0", "0000:18:00.0"),
+        ("0000:18:00.1", "0000:18:00.1"),
         ("0000:18:00", "0000:18:00.0"),
         ("0:1:0", "0000:01:00.0"),
         ("10000:01:00.0", "10000:01:00.0"),
-        ("0000:18:00.1", "0000:18:00.1"),
         ("0000:18:00.01", "0000:18:00.01"),
         ("18:00.0", "18:00.0"),
         ("0:1", "0:1"),
-        ("all", "all"),
         ("nvidia.com/gpu=00000000:18:00.0", "nvidia.com/gpu=00000000:18:00.0"),
-        (f"GPU-{UUID}", f"GPU-{UUID}"),
     ],
     ids=str,
 )

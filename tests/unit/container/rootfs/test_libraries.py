@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries of a folder, and the cost of the search; a root that has mounts."""
-
 from __future__ import annotations
 
 import os
@@ -177,22 +175,10 @@ def test_too_many_libraries_are_cut_short_with_a_warning(container: Container) -
     assert warnings == ["/drv has 1025 libraries; only 1024 go into ld.so.cache"]
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict"),
-    [
-        ("libcuda.so", True), ("libcuda.so.1", True), ("lib.so.1", True), ("libcuda.soup", False),
-        ("cuda.so.1", False), ("ld-linux.so.2", False), ("libcuda.a", False),
-    ],
-)  # fmt: skip
-def test_libraries_are_recognized_by_their_names(name: str, verdict: bool) -> None:  # noqa: FBT001  a table
-    assert libraries.is_library(name) is verdict
-
-
 # What is left of the changes of a container's root where it has mounts.
 
 
 def left(image: Path, mounts: list[str], paths: list[str]) -> tuple[list[str], list[str]]:
-    """Return the paths of the links that are left, and the warnings."""
     warnings: list[str] = []
     with Root.open(str(image)) as root:
         changes = Changes(root)

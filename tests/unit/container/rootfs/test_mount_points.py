@@ -24,12 +24,6 @@ def _mkdir(path: Path) -> Path:
 
 
 class Lab:
-    """A bundle and a root, which one engine or another has made.
-
-    Attributes:
-        bundle, root: their paths.
-    """
-
     def __init__(self, work: Path) -> None:
         self.work = work
         self.store = _mkdir(work / "store")

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, and a create with layout classic."""
-
 from __future__ import annotations
 
 import json
@@ -84,7 +82,6 @@ class Image(Container):
         return cached
 
     def work(self) -> model.Work:
-        """Return the work in its root."""
         links = [(f"{s}.so.{self.version}", f"{self.libdir}/{n}") for s, n in LIBRARIES.items()]
         links = [(target, path) for target, path in links if not path.endswith("/")]
         links.append(("libcuda.so.1", f"{self.libdir}/libcuda.so"))
@@ -125,7 +122,6 @@ class Image(Container):
     def create(
         self, kernel: Kernel = KERNEL, *, writes: bool = True
     ) -> tuple[dict[str, Any], list[str]]:
-        """Do what the shim does; return config.json and the notes for the log."""
         bundle = Bundle(str(self.bundle / "config.json"), json.dumps(self.config))
         notes: list[str] = []
         edits = self.edits()
@@ -150,7 +146,6 @@ class Image(Container):
             (self.root / path.lstrip("/")).unlink()
 
     def cached(self, name: str) -> list[str]:
-        """Return the paths of a name in ld.so.cache, in order."""
         return ldcache.parse((self.root / CACHE[1:]).read_bytes()).find(name)
 
 

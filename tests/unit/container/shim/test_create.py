@@ -16,9 +16,7 @@ from tests.support.launcher import script
 from tests.support.shim_lab import Lab
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
-NVIDIA_HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}
 PROGRAM = "nvidia-container-runtime"
-OTHER_HOOK = {"path": "/usr/bin/other-hook"}
 
 
 def cdi(name: str) -> dict[str, str]:
@@ -48,23 +46,6 @@ def identity(path: Path) -> tuple[int, int, bytes]:
     return status.st_ino, status.st_mtime_ns, path.read_bytes()
 
 
-def mounted(lab: Lab) -> str:
-    return " ".join(mount["destination"] for mount in lab.document()["mounts"])
-
-
-def test_driver_capabilities_choose_the_files(lab: Lab) -> None:
-    lab.driver()
-    lab.asks(ALL, "NVIDIA_DRIVER_CAPABILITIES=utility")
-    created(lab)
-    few = mounted(lab)
-    lab.asks(ALL)
-    created(lab)
-
-    assert "libnvidia-ml.so" in few
-    assert "libcuda.so" not in few
-    assert "libcuda.so" in mounted(lab)
-
-
 @pytest.mark.parametrize("word", ["0", "none", "all"])
 def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word: str) -> None:
     lab.driver()
@@ -79,33 +60,6 @@ def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word:
     assert identity(lab.config_json) == before
     lab.asks(ALL, "NVIDIA_REQUIRE_CUDA=cuda>=13.5 driver>=580")
     created(lab)
-
-
-@pytest.mark.parametrize(
-    "env",
-    [[], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"], ["NVIDIA_GDS=enabled"]],
-    ids=["unset", "empty", "void", "only an extra"],
-)
-def test_the_config_json_of_a_container_without_a_request_is_unchanged(
-    env: list[str], lab: Lab
-) -> None:
-    lab.driver()
-    lab.asks(*env)
-    before = identity(lab.config_json)
-
-    created(lab)
-
-    assert identity(lab.config_json) == before
-
-
-def test_an_nvidia_prestart_hook_is_removed_without_a_request(lab: Lab) -> None:
-    lab.asks(hooks={"prestart": [OTHER_HOOK, NVIDIA_HOOK], "poststop": [NVIDIA_HOOK]})
-    before = lab.document()
-
-    created(lab)
-
-    before["hooks"]["prestart"] = [OTHER_HOOK]
-    assert lab.document() == before
 
 
 def test_without_a_spec_gpus_come_from_the_driver(lab: Lab) -> None:
@@ -129,29 +83,6 @@ def test_without_a_spec_gpus_come_from_the_driver(lab: Lab) -> None:
     ]  # fmt: skip
 
 
-def test_none_gives_driver_files_and_control_nodes_but_no_gpu(lab: Lab) -> None:
-    lab.driver(gpus=2)
-    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
-
-    created(lab)
-
-    document = lab.document()
-    nodes = [node["path"] for node in document["linux"]["devices"]]
-    assert "/dev/nvidiactl" in nodes
-    assert not [node for node in nodes if node[-1].isdigit()]
-    assert [m for m in document["mounts"] if m["destination"].endswith("libcuda.so.580.159.04")]
-
-
-def test_none_in_mode_cdi_gives_what_the_admins_spec_has_in_common(lab: Lab) -> None:
-    lab.configure(mode="cdi")
-    lab.spec()
-    lab.asks("NVIDIA_VISIBLE_DEVICES=none")
-
-    created(lab)
-
-    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=none", "COMMON=1"]
-
-
 @pytest.mark.parametrize("kind", ["nvidia.com/gpu", "acme.com/nic"])
 def test_a_cdi_name_is_looked_up_in_the_spec_folders_else_in_nvcts_own_plan(
     kind: str, lab: Lab
@@ -168,17 +99,6 @@ def test_a_cdi_name_is_looked_up_in_the_spec_folders_else_in_nvcts_own_plan(
         assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
 
 
-def test_an_index_is_looked_up_in_nvcts_own_plan(lab: Lab) -> None:
-    lab.driver()
-    lab.spec()
-    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
-
-    created(lab)
-
-    assert "GPU=0" not in lab.container_env()
-    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
-
-
 @pytest.mark.parametrize("value", ["config", "program"])
 def test_in_mode_cdi_an_index_is_a_device_of_the_default_kind(value: str, lab: Lab) -> None:
     lab.configure(mode="cdi" if value == "config" else "auto")
@@ -191,28 +111,6 @@ def test_in_mode_cdi_an_index_is_a_device_of_the_default_kind(value: str, lab: L
     assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=1", "COMMON=1", "GPU=1"]
 
 
-def test_devices_of_two_vendors_come_together(lab: Lab) -> None:
-    lab.spec()
-    lab.spec("nic.json", kind="acme.com/nic", devices={"a": {"env": ["NIC=a"]}},
-             common={"env": ["NICS=1"]})  # fmt: skip
-    lab.asks(annotations=cdi("acme.com/nic=a,nvidia.com/gpu=1"))
-
-    created(lab)
-
-    assert sorted(lab.container_env()) == ["COMMON=1", "GPU=1", "NIC=a", "NICS=1"]
-
-
-def test_two_names_of_one_device_inject_it_once(lab: Lab) -> None:
-    node = {"deviceNodes": [{"path": "/dev/null"}]}
-    lab.spec(devices={"0": node, "GPU-aaaaaaaa": node})
-    lab.asks(annotations=cdi("nvidia.com/gpu=0,nvidia.com/gpu=GPU-aaaaaaaa"))
-
-    created(lab)
-
-    nodes = [node["path"] for node in lab.document()["linux"]["devices"]]
-    assert nodes == ["/dev/null"]
-
-
 def test_a_second_create_starts_no_cold_side(lab: Lab) -> None:
     calls = counting(lab)
     lab.spec()
@@ -221,19 +119,6 @@ def test_a_second_create_starts_no_cold_side(lab: Lab) -> None:
         created(lab)
 
     assert calls.read_text().split() == ["config", "registry"]
-
-
-@pytest.mark.parametrize("folder", ["cdi", "cdi2"])
-def test_a_spec_that_changes_or_appears_in_a_higher_folder_is_read(folder: str, lab: Lab) -> None:
-    lab.spec()
-    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
-    created(lab)
-
-    lab.spec(folder=folder, devices={"0": {"env": ["GPU=changed"]}})
-    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
-    created(lab)
-
-    assert lab.container_env() == ["COMMON=1", "GPU=changed"]
 
 
 def test_another_config_toml_has_another_plan(lab: Lab) -> None:
@@ -250,23 +135,6 @@ def test_another_config_toml_has_another_plan(lab: Lab) -> None:
     created(lab)
 
     assert "GPU=0" in lab.container_env()
-
-
-def test_a_device_whose_node_has_changed_is_compiled_again_once(lab: Lab) -> None:
-    calls = counting(lab)
-    lab.driver(gpus=1)
-    lab.spec(devices={"0": {"deviceNodes": [{"path": "/dev/null"}]}})
-    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
-    created(lab)
-    plan = lab.kept(paths.REGISTRY_PLAN)
-    plan["devices"]["nvidia.com/gpu=0"]["facts"] = [["node", "/dev/null", 1]]
-    lab.keep(paths.REGISTRY_PLAN, plan)
-    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
-
-    created(lab)
-
-    assert calls.read_text().split() == ["config", "registry", "registry"]
-    assert [node["path"] for node in lab.document()["linux"]["devices"]] == ["/dev/null"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
@@ -302,60 +170,6 @@ def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
 
     assert result.status == 1
     assert "acme.com/nic=0 keeps changing while it is being read" in result.stderr
-
-
-def test_a_refusal_is_checked_again_each_time(lab: Lab) -> None:
-    removed = lab.home / "driver" / "late"
-    lab.spec(common={"mounts": [
-        {"hostPath": str(removed), "containerPath": "/late", "options": ["bind"]}]})  # fmt: skip
-    lab.asks(annotations=cdi("nvidia.com/gpu=0"))
-    refused = lab.create()
-
-    removed.parent.mkdir()
-    removed.touch()
-    created(lab)
-
-    assert f"{removed} is gone" in refused.stderr
-
-
-def library(lab: Lab, stem: str) -> Path:
-    (path,) = (lab.home / "driver").rglob(f"{stem}.so.580*")
-    return path
-
-
-def test_a_missing_library_is_noticed_though_the_plan_is_current(lab: Lab) -> None:
-    calls = counting(lab)
-    lab.driver()
-    lab.asks(ALL)
-    created(lab)
-    removed = library(lab, "libnvidia-ptxjitcompiler")
-
-    removed.unlink()
-    lab.asks(ALL)
-    created(lab)
-
-    assert removed.name not in mounted(lab)
-    assert "libcuda.so" in mounted(lab)
-    assert calls.read_text().split() == ["config", "own", "own"]
-
-
-def test_a_library_that_disappears_repeatedly_is_named_before_the_runtime_starts(lab: Lab) -> None:
-    lab.driver()
-    lab.asks(ALL)
-    created(lab)
-    removed = library(lab, "libnvidia-ptxjitcompiler")
-    lab.asks(ALL)
-    before = identity(lab.config_json)
-    body = f'touch {removed}; {lab.cold} "$@"; status=$?; rm {removed}; exit $status\n'
-    lab.cold = str(script(lab.home / "bin/python", body))
-    removed.unlink()
-
-    result = lab.create()
-
-    assert (result.status, result.stdout) == (1, "")
-    assert f"{removed} went away meanwhile" in result.stderr
-    assert "is the driver being installed?" in result.stderr
-    assert identity(lab.config_json) == before
 
 
 def test_feature_flags_without_effect_are_in_the_shims_log(lab: Lab) -> None:
@@ -462,31 +276,6 @@ def test_malformed_fingerprints_cost_only_time(key: str, lab: Lab) -> None:
         assert lab.document() == good
 
 
-def test_a_run_directory_that_cannot_be_used_costs_only_time(lab: Lab) -> None:
-    lab.spec()
-    lab.run_dir.chmod(0o777)
-    for _ in range(2):
-        lab.asks(annotations=cdi("nvidia.com/gpu=0"))
-        created(lab)
-
-    assert lab.container_env() == ["COMMON=1", "GPU=0"]
-    assert os.listdir(lab.run_dir) == []
-
-
-def test_a_run_directory_whose_files_cannot_be_made_costs_only_time(lab: Lab) -> None:
-    lab.driver()
-    lab.run_dir.rmdir()
-    lab.run_dir.write_text("a file")
-    lab.asks(ALL)
-
-    created(lab)
-
-    assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
-
-
-# --- a container without a request never fails ---
-
-
 def break_config(lab: Lab) -> None:
     lab.configure("runtimes = [")
 
@@ -521,15 +310,6 @@ def test_an_invalid_configuration_fails_only_containers_with_a_request(
     assert refused.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["state", "delete", "start", "kill"])
-def test_other_commands_are_handed_over_without_reading_a_bundle(command: str, lab: Lab) -> None:
-    lab.config_json.write_text("no json")
-
-    result = lab.shim([command, "--bundle", str(lab.bundle), "x"])
-
-    assert result.stdout == f"runc {command} --bundle {lab.bundle} x\n"
-
-
 def test_version_prints_both_versions(lab: Lab) -> None:
     result = lab.shim(["--version"])
 
@@ -539,10 +319,6 @@ def test_version_prints_both_versions(lab: Lab) -> None:
         "",
         "runc --version",
     ]
-
-
-def test_help_of_create_creates_nothing(lab: Lab) -> None:
-    assert lab.shim(["create", "--help"]).stdout == "runc create --help\n"
 
 
 def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
@@ -617,18 +393,6 @@ def test_config_toml_decides_about_cuda_compatibility_libraries(
     assert "--folder" in hook["args"]
 
 
-def test_the_program_for_legacy_mode_follows_its_key(lab: Lab) -> None:
-    lab.keys["nvct"]["params-mask"] = "true"
-    lab.keys[LEGACY] = {"cuda-compat-mode": "disabled"}
-    lab.configure()
-    lab.driver()
-    lab.asks(ALL)
-
-    created(lab, program=f"{PROGRAM}.legacy")
-
-    assert "--host-driver-version" not in lab.config_json.read_text()
-
-
 def test_the_debug_file_gets_one_line_for_each_create_and_none_for_other_commands(
     lab: Lab,
 ) -> None:
@@ -659,16 +423,3 @@ def test_the_debug_file_says_why_a_create_failed(lab: Lab) -> None:
     (entry,) = log.read_text().splitlines()
     assert "level=error" in entry
     assert result.stderr.strip() in entry.replace('\\"', '"')
-
-
-def test_the_debug_file_says_why_a_request_was_ignored(lab: Lab) -> None:
-    log = debug_log(lab)
-    with lab.config_toml.open("r+") as file:
-        text = file.read()
-        file.seek(0)
-        file.write("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n" + text)
-    lab.asks(ALL)
-
-    lab.create()
-
-    assert "asks for no GPU; NVIDIA_VISIBLE_DEVICES='all' is ignored" in log.read_text()

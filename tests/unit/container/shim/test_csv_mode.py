@@ -38,20 +38,6 @@ def test_in_csv_mode_off_tegra_a_container_starts_without_a_gpu(value: str, lab:
         assert "no GPU in mode csv, as this is no Tegra: no CSV file says" in log
 
 
-def test_off_tegra_lists_without_nodes_are_ignored(lab: Lab) -> None:
-    lab.host.write("csv/devices.csv", "dev, /dev/nvhost-gpu\n")
-    lab.asks("NVIDIA_VISIBLE_DEVICES=all")
-
-    assert lab.create().status == 0
-    assert "no device node" in (lab.home / "log").read_text(encoding="utf-8")
-
-
-def test_in_csv_mode_an_unknown_index_is_refused(lab: Lab) -> None:
-    lab.asks("NVIDIA_VISIBLE_DEVICES=1")
-
-    assert "has no device '1'" in lab.create().stderr
-
-
 def test_on_a_tegra_missing_lists_are_an_error(lab: Lab) -> None:
     lab.host.write("sys/devices/soc0/family", "Tegra\n")
     for folder in (lab.home / "proc/driver/nvidia/gpus").iterdir():

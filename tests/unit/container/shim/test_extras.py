@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extras besides GPUs: delivered, refused, and the calls of NVML."""
-
 import json
 import os
 
@@ -15,7 +13,6 @@ from tests.unit.container.shim.test_create import counting
 
 GPU = "NVIDIA_VISIBLE_DEVICES=0"
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
-NONE = "NVIDIA_VISIBLE_DEVICES=none"
 FEATURES = {
     "NVIDIA_GDS=enabled": "nvidia-fs0",
     "NVIDIA_GDRCOPY=enabled": "gdrdrv",
@@ -32,7 +29,6 @@ LEGACY = "nvidia-container-runtime.legacy"
 
 
 def driver(lab: Lab, gpus: int = 2) -> HostTree:
-    """Install a driver with an NVML library that has no functions."""
     host = lab.driver(gpus)
     library = shared_object(os.uname().machine, soname="libnvidia-ml.so.1")
     host.write(f"driver/{LIB}/libnvidia-ml.so.{VERSION}", library)
@@ -74,7 +70,6 @@ def created(lab: Lab, program: str = "nvidia-container-runtime") -> None:
 
 
 def refused(lab: Lab, program: str = "nvidia-container-runtime") -> str:
-    """Run a create that must fail with one line and leave the file alone."""
     before = lab.config_json.read_bytes()
     result = lab.create(program=program)
     assert result.status == 1
@@ -100,16 +95,6 @@ def test_a_requested_feature_is_injected(variable: str, program: str, lab: Lab) 
     assert visible == ["NVIDIA_VISIBLE_DEVICES=void"]
 
 
-def test_features_can_be_requested_without_a_gpu(lab: Lab) -> None:
-    board(lab)
-    lab.asks(NONE, *FEATURES)
-
-    created(lab)
-
-    assert set(FEATURES.values()) <= set(nodes(lab))
-    assert "nvidia0" not in nodes(lab)
-
-
 def test_the_plan_of_a_feature_is_compiled_once(lab: Lab) -> None:
     board(lab)
     calls = counting(lab)
@@ -133,13 +118,6 @@ def test_a_host_that_lacks_a_feature_says_so(variable: str, lab: Lab) -> None:
 
     assert f"nvidia-container-runtime: {variable.partition('=')[0]}" in result
     assert "[host]" in result
-
-
-def test_a_missing_channel_is_refused_with_its_number(lab: Lab) -> None:
-    board(lab)
-    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0,channel9")
-
-    assert "NVIDIA_IMEX_CHANNELS asks for channel 9, this host has 0" in refused(lab)
 
 
 @pytest.mark.parametrize("existing", [True, False], ids=["some nodes", "no nodes"])
@@ -174,36 +152,6 @@ def test_config_toml_can_require_a_node_for_each_channel(
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
 
     assert "asks for channel 9, this host has 0" in lab.create(program=LEGACY).stderr
-
-
-def test_without_channels_in_the_driver_the_request_is_refused(lab: Lab) -> None:
-    host = driver(lab)
-    text = (lab.home / "proc/devices").read_text().replace("243 nvidia-caps-imex-channels\n", "")
-    host.write("proc/devices", text)
-    lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0")
-
-    assert (
-        " no nvidia-caps-imex-channels; load nvidia of a driver since 550"
-        in lab.create(program=LEGACY).stderr
-    )
-
-
-def test_in_mode_cdi_features_are_requested_by_cdi_names(lab: Lab) -> None:
-    lab.configure(mode="cdi")
-    lab.spec()
-    lab.spec("gds.json", kind="nvidia.com/gds", devices={"all": {"env": ["GDS=1"]}})
-    lab.asks(GPU, "NVIDIA_GDS=enabled")
-    created(lab)
-    assert "GDS=1" not in lab.container_env()
-
-    names = "nvidia.com/gpu=0,nvidia.com/gds=all"
-    lab.asks(annotations={"cdi.k8s.io/x": names})
-    created(lab)
-
-    assert {"GPU=0", "GDS=1"} <= set(lab.container_env())
-
-
-# --- MIG ---
 
 
 @pytest.mark.parametrize(("capability", "number"), [("CONFIG", 1), ("MONITOR", 2)])
@@ -255,15 +203,6 @@ def test_a_mig_capability_with_a_mig_device_is_refused(word: str, lab: Lab) -> N
     assert f"is about whole GPUs, but {word} is a MIG device" in refused(lab)
 
 
-def test_without_a_gpu_in_mig_mode_a_mig_capability_has_no_effect(lab: Lab) -> None:
-    driver(lab)
-    asks_with_privilege(lab, GPU, "NVIDIA_MIG_MONITOR_DEVICES=all")
-
-    created(lab)
-
-    assert not [name for name in nodes(lab) if "nvidia-cap" in name]
-
-
 def test_a_mig_capability_without_a_node_has_a_hint(lab: Lab) -> None:
     mig_board(lab)
     (lab.home / "dev/nvidia-caps/nvidia-cap2").unlink()
@@ -273,22 +212,6 @@ def test_a_mig_capability_without_a_node_has_a_hint(lab: Lab) -> None:
 
     assert "NVIDIA_MIG_MONITOR_DEVICES: the host has no device node" in result
     assert "nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor" in result
-
-
-def test_without_privilege_only_legacy_mode_refuses_mig_capabilities(lab: Lab) -> None:
-    mig_board(lab)
-    lab.configure(debug=str(lab.home / "log"))
-    lab.asks(GPU, "NVIDIA_MIG_CONFIG_DEVICES=all")
-    assert "[not-permitted]" in refused(lab, LEGACY)
-
-    created(lab)
-
-    assert not [name for name in nodes(lab) if "nvidia-cap" in name]
-    log = (lab.home / "log").read_text()
-    assert "NVIDIA_MIG_CONFIG_DEVICES is ignored: the container is unprivileged" in log
-
-
-# --- requirements ---
 
 
 def knows(lab: Lab, **gpus: dict[str, str]) -> None:
@@ -305,14 +228,10 @@ OLD = "NVIDIA_REQUIRE_CUDA=cuda>=99 "
 @pytest.mark.parametrize(
     ("word", "expression", "met"),
     [
-        ("0", "brand=tesla,driver>=580", True),
         ("0", "brand=titan,driver>=580", False),
         ("0", "brand=titan,driver>=580 brand=tesla,driver>=470", True),
-        ("1", "brand=titan,driver>=580", True),
         ("0,1", "brand=titan,driver>=580", False),
-        ("all", "brand=titan", False),
         ("all", "arch>=7.0", True),
-        ("0", "arch>=8.0", False),
         ("none", "brand=quadro", True),
     ],
 )
@@ -355,31 +274,6 @@ def test_a_requirement_on_an_unreported_property_holds_with_a_note(lab: Lab) -> 
     assert "requirements on brand and arch count as met" in (lab.home / "log").read_text()
 
 
-# --- what images and engines of other kinds bring ---
-
-
-def test_a_legacy_cuda_image_gets_all_gpus_and_states_its_version(lab: Lab) -> None:
-    driver(lab)
-    lab.asks("CUDA_VERSION=11.2.0")
-    created(lab)
-    assert {"nvidia0", "nvidia1"} <= set(nodes(lab))
-
-    lab.asks("CUDA_VERSION=99.1")
-    assert "does not meet CUDA_VERSION" in refused(lab)
-
-
-def test_swarm_resources_override_the_images_variable(lab: Lab) -> None:
-    driver(lab)
-    lab.configure('swarm-resource = "DOCKER_RESOURCE_GPU"\n' + lab.config_toml.read_text())
-    lab.asks(ALL, f"DOCKER_RESOURCE_GPU={lab.host.uuid(1)}")
-
-    created(lab)
-
-    assert "nvidia1" in nodes(lab)
-    assert "nvidia0" not in nodes(lab)
-    assert "NVIDIA_VISIBLE_DEVICES=void" in lab.container_env()
-
-
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi", "csv", "legacy"])
 def test_without_a_request_an_nvidia_hook_stays_in_legacy_mode_only(mode: str, lab: Lab) -> None:
     lab.configure(mode=mode)
@@ -390,27 +284,6 @@ def test_without_a_request_an_nvidia_hook_stays_in_legacy_mode_only(mode: str, l
     assert lab.document()["hooks"]["prestart"] == ([HOOK] if mode == "legacy" else [])
 
 
-@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy"])
-def test_an_nvidia_hook_of_a_container_that_gets_gpus_is_removed(mode: str, lab: Lab) -> None:
-    driver(lab)
-    lab.configure(mode=mode)
-    lab.asks(GPU, hooks={"prestart": [HOOK]})
-
-    created(lab)
-
-    assert lab.document()["hooks"]["prestart"] == []
-
-
-def test_of_a_duplicate_variable_the_effective_one_stays(lab: Lab) -> None:
-    lab.configure(mode="cdi")
-    lab.spec()
-    lab.asks(ALL, "A=1", "NVIDIA_VISIBLE_DEVICES=1")
-
-    created(lab)
-
-    assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=1", "A=1", "COMMON=1", "GPU=1"]
-
-
 def test_an_image_can_request_all_files_of_a_board(lab: Lab) -> None:
     driver(lab)
     calls = counting(lab)
@@ -419,15 +292,3 @@ def test_an_image_can_request_all_files_of_a_board(lab: Lab) -> None:
     created(lab)
 
     assert "own-csv-all" in calls.read_text().split()
-
-
-def test_without_a_usable_gpu_the_request_none_gets_the_driver_files(lab: Lab) -> None:
-    driver(lab, gpus=1)
-    (lab.home / "dev/nvidia0").unlink()
-    lab.asks(ALL)
-    assert "none of 1 GPUs has its device node" in refused(lab)
-    lab.asks(NONE)
-
-    created(lab)
-
-    assert "nvidiactl" in nodes(lab)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvct.container.deliver.farm_table import FarmEntries, extended
+from nvct.container.deliver.farm_table import FarmEntries
 from tests.unit.container.deliver.test_layout_farm import VIEW, Image, Outcome, table
 
 ICD = "/etc/vulkan/icd.d/nvidia_icd.json"
@@ -75,15 +75,6 @@ def test_no_link_is_made_below_a_mount_of_the_container(glibc: Image) -> None:
     assert not glibc.linked(ICD)
 
 
-def test_in_an_unchangeable_root_a_file_stays_a_mount(glibc: Image) -> None:
-    glibc.mount("/etc")  # the cache is below it
-
-    outcome = create(glibc)
-
-    assert ICD in destinations(outcome)
-    assert not glibc.linked(ICD)
-
-
 def test_links_that_cannot_be_made_become_mounts(glibc: Image) -> None:
     glibc.file("/etc/ld.so.conf.d", b"no folder")
 
@@ -93,16 +84,5 @@ def test_links_that_cannot_be_made_become_mounts(glibc: Image) -> None:
     assert [entry for entry in outcome.env if entry.startswith("LD_LIBRARY_PATH=")]
 
 
-def test_a_second_start_keeps_its_links(glibc: Image) -> None:
-    create(glibc)
-
-    assert ICD not in destinations(create(glibc))
-
-
 def test_a_damaged_mount_is_not_linked() -> None:
     assert FarmEntries(singles(["/x", "[]"]), ["graphics"]).singles() == [(["/x", "[]"], "")]
-
-
-def test_folders_are_appended_to_a_variable() -> None:
-    assert extended(["P=/a", "P=/b:/c"], "P", "", "/c", "/d") == "P=/b:/c:/d"
-    assert extended([], "P", "/d") == "P=/d"

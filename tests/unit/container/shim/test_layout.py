@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the layout by config.toml and by the container."""
-
-import os
-import sys
-
 import pytest
 
 from nvct.config import load
 from nvct.doctor import parts
 from nvct.doctor.node import Node
 from nvct.linux import ldcache
-from tests.support.processes import captured
-from tests.support.shim_lab import REPOSITORY, Lab
+from tests.support.shim_lab import Lab
 from tests.unit.container.shim.images import CACHE, DEBIAN, LOADER, MACHINE
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
@@ -46,7 +40,6 @@ def without_view(lab: Lab) -> None:
 
 
 def created(lab: Lab, *env: str) -> tuple[str, str]:
-    """Create a container; return its layout and the log's last line."""
     lab.asks(ALL, *env)
     result = lab.create()
     assert (result.status, result.stderr) == (0, "")
@@ -73,10 +66,6 @@ def test_a_container_can_name_the_default_layout(lab: Lab, value: str) -> None:
     assert created(lab, ASKS_FOR + value)[0] == "farm"
 
 
-def test_the_last_of_several_variables_counts(lab: Lab) -> None:
-    assert created(lab, ASKS_FOR + "classic", ASKS_FOR + "farm")[0] == "farm"
-
-
 def test_a_layout_that_config_toml_excludes_cannot_be_chosen(lab: Lab) -> None:
     with_layout(lab, "classic")
 
@@ -84,15 +73,6 @@ def test_a_layout_that_config_toml_excludes_cannot_be_chosen(lab: Lab) -> None:
 
     assert layout == "classic"
     assert "layout classic: config.toml leaves no other" in log
-
-
-def test_a_view_that_this_host_does_not_have_cannot_be_chosen(lab: Lab) -> None:
-    without_view(lab)
-
-    layout, log = created(lab, ASKS_FOR + "farm")
-
-    assert layout == "classic"
-    assert "layout classic: config.toml disables the hook update-ldcache" in log
 
 
 @pytest.mark.parametrize("value", ["Classic", "farm,classic", "none", "\u202e"])
@@ -126,13 +106,3 @@ def test_status_says_which_layout_auto_chose_and_why(lab: Lab) -> None:
 
     with_layout(lab, "classic")
     assert farm_part(lab).startswith("layout classic, as config.toml says")
-
-
-def test_refresh_says_which_layout_auto_chose(lab: Lab) -> None:
-    code = "from nvct.cli.main import nvct; nvct()"
-    completed = captured(
-        [sys.executable, "-c", code, "refresh", "own"], env={**os.environ, **lab.env},
-        cwd=REPOSITORY, check=True,
-    )  # fmt: skip
-
-    assert "own: layout auto is farm here: the view " in completed.stdout

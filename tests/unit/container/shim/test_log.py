@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An error on stderr and in the low-level runtime's log."""
-
 import json
 import os
 import re
@@ -54,12 +52,6 @@ def test_the_log_gets_a_text_entry_unless_its_format_is_json(
     assert json.loads(f'"{match[1]}"') == LINE
 
 
-def test_a_missing_log_is_created(tmp_path: Path) -> None:
-    report(f"--log={tmp_path}/new", "--log-format=json")
-
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o644
-
-
 def test_a_log_that_cannot_be_written_does_not_hide_the_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,12 +69,6 @@ def test_log_drivers_other_than_file_are_left_to_the_runtime(
     report(f"--log={kind}")
 
     assert list(tmp_path.iterdir()) == []
-
-
-def test_cruns_log_driver_file_is_supported(tmp_path: Path) -> None:
-    report(f"--log=file:{tmp_path}/log")
-
-    assert LINE.partition(" ")[2][:1] in (tmp_path / "log").read_text()
 
 
 def test_a_bug_shows_its_traceback_only_with_nvct_debug(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for the low-level runtime, and its execution."""
-
 import os
 import signal
 from pathlib import Path
