@@ -36,6 +36,10 @@ from tests.support.hot import HOT_ENV
 from tests.support.launcher import script
 from tests.support.processes import captured
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from click.testing import Result
+
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 BOOT = "import sys;sys.path.insert(0,{packages!r});from nvct.container.shim.main import main;main({cold!r})"
@@ -236,6 +240,12 @@ class Lab:
             input=data,
         )
         return Said(done.returncode, done.stdout, done.stderr)
+
+    def invoke(self, program: str, *words: str | Path, stdin: Any = None, **env: str) -> Result:
+        """Run a program of the command line in this process; its exception is in the result."""
+        from tests.support.commands import invoke
+
+        return invoke(program, [*map(str, words)], env={**self.env, **env}, input=stdin)
 
     def document(self) -> dict[str, Any]:
         """Return the current config.json."""

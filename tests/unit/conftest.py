@@ -16,3 +16,9 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         monkeypatch.setattr("nvct.agent.core.instance.FOLDER", str(made.home / "agent"))
     yield made
     made.remove()
+
+
+@pytest.fixture
+def driver(lab: Lab) -> None:
+    """A driver on the lab's host, with two GPUs."""
+    lab.driver()

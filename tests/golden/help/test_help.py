@@ -71,9 +71,9 @@ def test_help_is_as_recorded(
     golden(f"help/{'-'.join(words)}.txt", shown[f"{' '.join(words)} --help"])
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids="-".join)
-def test_short_help_is_the_same(words: tuple[str, ...], shown: dict[str, str]) -> None:
-    assert shown[f"{' '.join(words)} -h"] == shown[f"{' '.join(words)} --help"] != ""
+def test_short_help_is_the_same(shown: dict[str, str]) -> None:
+    names = [" ".join(words) for words in COMMANDS]
+    assert [name for name in names if shown[f"{name} -h"] != shown[f"{name} --help"]] == []
 
 
 def test_every_golden_file_has_its_command() -> None:

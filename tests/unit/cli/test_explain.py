@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.errors import BundleError, ConfigError, UsageError
+from nvct.errors import BundleError, UsageError
 from tests.support import explained as case
 from tests.support.commands import invoke
 from tests.support.explained import POLICY, VISIBLE, explained, run
@@ -118,16 +118,6 @@ def test_the_text_says_why(lab: Lab) -> None:
     ]
 
 
-def test_the_text_says_what_is_ignored(lab: Lab) -> None:
-    case.ignored(lab)
-
-    lines = untimed(run(lab, "--bundle", lab.bundle).stdout)
-
-    assert lines[0] == "The container would start as it is, without a GPU."
-    assert lines[-1] == "injected     nothing"
-    assert lines[-2].startswith("note         NVIDIA_VISIBLE_DEVICES asks for 'all', which is")
-
-
 def test_the_text_counts_and_lists_what_is_injected(lab: Lab) -> None:
     case.all_gpus_of_a_spec(lab)
 
@@ -151,12 +141,8 @@ def test_control_characters_of_a_container_do_not_reach_the_terminal(lab: Lab) -
     [
         [],
         ["--privileged"],
-        [""],
-        ["--bundle", ""],
         ["x", "--bundle", "y"],
         ["x", "--env", "A=1"],
-        ["--bundle", "y", "--mount", "0"],
-        ["x", "--privileged"],
         ["--annotation", "x"],
         ["--env", "x"],
     ],
@@ -169,15 +155,6 @@ def test_a_wrong_combination_is_refused(lab: Lab, args: list[str]) -> None:
 def test_a_bundle_that_is_none_is_an_error(lab: Lab) -> None:
     assert isinstance(run(lab, "--bundle", lab.home / "x").exception, BundleError)
     assert isinstance(run(lab, "-", stdin=b"[]").exception, BundleError)
-
-
-def test_a_bad_rule_is_what_the_create_would_say(lab: Lab) -> None:
-    case.bad_rule(lab)
-
-    error = explained(lab)["error"]
-
-    assert error["code"] == ConfigError.code
-    assert error["message"] == f"{lab.config_toml}: nvct.policy.rules 1: user is unknown"
 
 
 @pytest.mark.parametrize(

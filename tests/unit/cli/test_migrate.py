@@ -4,15 +4,17 @@
 Each test has an /etc of its own, in a mount namespace.
 """
 
+import functools
 import json
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -94,6 +96,17 @@ def furnish(lab: Lab) -> None:
     (hooks / "other.json").write_text(HOOK % "/usr/bin/other")
 
 
+def on_a_host(test: Callable[..., None]) -> Callable[..., None]:
+    """Run a test in a mount namespace with such an /etc."""
+
+    @functools.wraps(test)
+    def furnished(lab: Lab, **more: Any) -> None:
+        furnish(lab)
+        test(lab=lab, **more)
+
+    return in_a_mount_namespace(furnished)
+
+
 def migrate(lab: Lab, *words: str) -> Result:
     quiet = ["--quiet"] if "--quiet" in words else []
     words = tuple(word for word in words if word != "--quiet")
@@ -120,9 +133,8 @@ def files(lab: Lab) -> dict[str, bytes | str]:
     return found
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_host_moves_and_moves_back_to_the_byte(lab: Lab) -> None:
-    furnish(lab)
     before = files(lab)
 
     plan = migrate(lab, "plan", "--json")
@@ -161,9 +173,8 @@ def test_a_host_moves_and_moves_back_to_the_byte(lab: Lab) -> None:
     assert not list((lab.home / "state").glob("*j*"))
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_edits_by_others_stay_when_the_host_moves_back(lab: Lab) -> None:
-    furnish(lab)
     before = files(lab)
     succeeds(lab, "apply")
     daemon, hook = ETC / "docker/daemon.json", ETC / "containers/oci/hooks.d/oci-nvidia-hook.json"
@@ -186,9 +197,8 @@ def test_edits_by_others_stay_when_the_host_moves_back(lab: Lab) -> None:
     assert spec.read_bytes() == before[str(spec)]
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_specification_in_another_folder_goes_and_names_that_vanish_are_told(lab: Lab) -> None:
-    furnish(lab)
     other = lab.home / "cdi2/old.yaml"
     text = (RECORDED / "nvidia.yaml").read_text().replace("name: '0'", "name: gpu0")
     other.write_text(text)
@@ -206,10 +216,9 @@ def test_a_specification_in_another_folder_goes_and_names_that_vanish_are_told(l
     assert not (lab.home / "cdi2/nvidia.yaml").exists()
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_names_that_vanish_from_the_specification_that_becomes_nvcts_are_told(lab: Lab) -> None:
     """As of `nvidia-ctk cdi generate --device-name-strategy=type-index`."""
-    furnish(lab)
     spec = lab.home / "cdi/nvidia.yaml"
     spec.write_text(spec.read_text().replace("name: '0'", "name: gpu0"))
 
@@ -219,10 +228,9 @@ def test_names_that_vanish_from_the_specification_that_becomes_nvcts_are_told(la
     assert f"{spec} changes: {names}" in said
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_specification_of_another_purpose_does_not_become_nvcts(lab: Lab) -> None:
     """It is the first here, by its name."""
-    furnish(lab)
     spec, imex = lab.home / "cdi/nvidia.yaml", lab.home / "cdi/imex.yaml"
     text = spec.read_text().replace("name: '0'", "name: channel0")
     imex.write_text(text.replace("name: all", "name: channel1"))
@@ -240,9 +248,8 @@ def test_a_specification_of_another_purpose_does_not_become_nvcts(lab: Lab) -> N
     assert imex.read_bytes() == before
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: Lab) -> None:
-    furnish(lab)
     KERNEL.mount("usr", str(PACKAGED.parent), "tmpfs", 0, "")
     PACKAGED.write_text("ExecStart=/usr/bin/nvct publish\n")
     admins = UNITS / "gpu-spec.service"
@@ -263,9 +270,8 @@ def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: La
     assert os.readlink(link) == str(UNITS / "nvidia-cdi-refresh.service")
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_without_a_driver_the_specification_stays(lab: Lab) -> None:
-    furnish(lab)
     for name in ("driver", "proc", "dev"):
         shutil.rmtree(lab.home / name)
         (lab.home / name).mkdir()
@@ -277,9 +283,8 @@ def test_without_a_driver_the_specification_stays(lab: Lab) -> None:
     assert spec.read_bytes() == before
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab: Lab) -> None:
-    furnish(lab)
     KERNEL.mount("run", "/run", "tmpfs", 0, "")
     KERNEL.mount("bin", "/usr/local/bin", "tmpfs", 0, "")
     task = Path("/run/containerd/io.containerd.runtime.v2.task/k8s.io/4711")
@@ -300,9 +305,8 @@ def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab
     assert not gone.is_symlink()
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_what_is_on_a_read_only_file_system_does_not_hinder_the_move(lab: Lab) -> None:
-    furnish(lab)
     folder = str(ETC / "containers/oci/hooks.d")
     KERNEL.mount(folder, folder, None, constants.MS_BIND)
     flags = constants.MS_BIND | constants.MS_REMOUNT | constants.MS_RDONLY
@@ -314,10 +318,9 @@ def test_what_is_on_a_read_only_file_system_does_not_hinder_the_move(lab: Lab) -
     assert SHIM in (ETC / "docker/daemon.json").read_text()
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_failure_of_a_later_step_takes_back_the_engines(lab: Lab) -> None:
     """What `nvct runtime configure` had done before apply stays."""
-    furnish(lab)
     arguments = ["runtime", "configure", "--runtime=docker"]
     done = CliRunner().invoke(program("nvct"), arguments, env=lab.env)
     assert done.exit_code == 0, done.output
@@ -335,12 +338,11 @@ def test_a_failure_of_a_later_step_takes_back_the_engines(lab: Lab) -> None:
     assert files(lab) == before
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_name_that_the_engine_finds_on_its_path_as_nvcts_stays(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after `apt install nvct`, whose programs have the paths of NVIDIA's."""
-    furnish(lab)
     engine = Engine(engine="docker", config="/etc/docker/daemon.json", path=f"/nowhere:{OWN}")
     monkeypatch.setattr(runtime_engine, "engines", lambda: [engine])
     before = (ETC / "docker/daemon.json").read_bytes()
@@ -351,36 +353,9 @@ def test_a_name_that_the_engine_finds_on_its_path_as_nvcts_stays(
     assert (ETC / "docker/daemon.json").read_bytes() == before
 
 
-@in_a_mount_namespace
-def test_an_engine_that_cannot_be_read_ends_it_before_anything_changes(lab: Lab) -> None:
-    furnish(lab)
-    (ETC / "crio/crio.conf").write_text("[crio")
-    before = files(lab)
-
-    done = migrate(lab, "apply")
-
-    assert isinstance(done.exception, EngineConfigError)
-    assert "/etc/crio/crio.conf" in done.exception.message
-    assert files(lab) == before
-
-
-@in_a_mount_namespace
-def test_plan_shows_the_others_if_an_engine_cannot_be_read(lab: Lab) -> None:
-    furnish(lab)
-    (ETC / "crio/crio.conf").write_text("[crio")
-
-    done = migrate(lab, "plan")
-
-    assert isinstance(done.exception, EngineConfigError)
-    assert "/etc/docker/daemon.json changes" in done.stdout
-    assert "/etc/containers/containers.conf" in done.stdout
-    assert f"{lab.home}/cdi/nvidia.yaml changes" in done.stdout
-
-
-@in_a_mount_namespace
+@on_a_host
 def test_files_that_cannot_be_read_hide_no_others_and_each_has_its_hint(lab: Lab) -> None:
     """Also with --quiet, and before anything changes."""
-    furnish(lab)
     (ETC / "crio/crio.conf").write_text("[crio")
     hooks = ETC / "containers/oci/hooks.d"
     twice = (HOOK % OLD_HOOK).replace('"path"', '"path": "/x", "path"')
@@ -393,7 +368,13 @@ def test_files_that_cannot_be_read_hide_no_others_and_each_has_its_hint(lab: Lab
     applied = migrate(lab, "apply")
 
     assert isinstance(done.exception, EngineConfigError)
-    assert f"{hooks}/oci-nvidia-hook.json changes" in done.stdout
+    assert "/etc/crio/crio.conf" in done.exception.message
+    for path in (
+        "/etc/docker/daemon.json",
+        f"{lab.home}/cdi/nvidia.yaml",
+        f"{hooks}/oci-nvidia-hook.json",
+    ):
+        assert f"{path} changes" in done.stdout
     assert f"{UNITS}/nvidia-cdi-refresh.path goes" in done.stdout
     (about_unit, about_hook) = done.stderr.splitlines()
     assert about_unit.startswith(f"nvct: {UNITS}/big.service")
@@ -404,9 +385,8 @@ def test_files_that_cannot_be_read_hide_no_others_and_each_has_its_hint(lab: Lab
     assert files(lab) == before
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_without_a_config_toml_that_can_be_read_plan_shows_the_rest(lab: Lab) -> None:
-    furnish(lab)
     lab.config_toml.write_text("[nvct")
 
     done = migrate(lab, "plan")
@@ -416,9 +396,8 @@ def test_without_a_config_toml_that_can_be_read_plan_shows_the_rest(lab: Lab) ->
     assert "/etc/docker/daemon.json changes" in done.stdout
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_plan_makes_no_view_of_the_driver(lab: Lab) -> None:
-    furnish(lab)
     lab.keys["nvct"]["layout"] = "auto"
     lab.configure()
     before = sorted(lab.home.rglob("*"))
@@ -430,9 +409,8 @@ def test_plan_makes_no_view_of_the_driver(lab: Lab) -> None:
     assert f"the view of this driver is not made yet: once it is in {lab.home}/farm" in said
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_damaged_page_does_not_keep_the_rest(lab: Lab) -> None:
-    furnish(lab)
     before = files(lab)
     succeeds(lab, "apply")
     page = next((lab.home / "state").glob("docker-*.json"))
@@ -454,12 +432,11 @@ def test_a_damaged_page_does_not_keep_the_rest(lab: Lab) -> None:
     assert SHIM not in (ETC / "docker/daemon.json").read_text()
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_back_makes_the_folder_of_a_specification_that_is_gone(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As /run/cdi after a boot. Where no engine was changed, nothing is said of one."""
-    furnish(lab)
     monkeypatch.setattr(runtime_engine, "engines", list)
     other = lab.home / "cdi2/old.yaml"
     shutil.copy(RECORDED / "nvidia.yaml", other)
@@ -475,9 +452,8 @@ def test_back_makes_the_folder_of_a_specification_that_is_gone(
     assert "nothing to undo" not in said
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_plan_names_what_stays_nvidias(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    furnish(lab)
     args = ("dockerd", "--default-runtime", "nvidia")
     daemon = SimpleNamespace(pid=17, args=args, container=False)
     monkeypatch.setattr(processes, "running", lambda *_: [daemon])
@@ -510,10 +486,9 @@ def test_plan_names_what_stays_nvidias(lab: Lab, monkeypatch: pytest.MonkeyPatch
     assert "becomes" not in again
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_back_beside_apply_waits_for_its_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """It begins between two transactions of apply: of the engines and of the other files."""
-    furnish(lab)
     before = files(lab)
     carry_out = fix.Transaction.carry_out
     reading, writing = os.pipe()
@@ -559,9 +534,8 @@ def killed(lab: Lab, word: str, point: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["apply", "back"])
-@in_a_mount_namespace
+@on_a_host
 def test_a_host_whose_move_was_killed_moves_or_moves_back(word: str, lab: Lab) -> None:
-    furnish(lab)
     old = files(lab)
     succeeds(lab, "apply")
     new = files(lab)
@@ -586,9 +560,8 @@ def test_a_host_whose_move_was_killed_moves_or_moves_back(word: str, lab: Lab) -
 
 
 @pytest.mark.slow
-@in_a_mount_namespace
+@on_a_host
 def test_back_after_a_second_move_was_killed_is_as_before_the_first(lab: Lab) -> None:
-    furnish(lab)
     hook = ETC / "containers/oci/hooks.d/oci-nvidia-hook.json"
     unit = UNITS / "nvidia-cdi-refresh.path"
     old = files(lab)
@@ -604,9 +577,8 @@ def test_back_after_a_second_move_was_killed_is_as_before_the_first(lab: Lab) ->
     raise AssertionError("it made more changes than were expected")
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_hook_file_that_is_a_link_stays_one(lab: Lab) -> None:
-    furnish(lab)
     hook = ETC / "containers/oci/hooks.d/oci-nvidia-hook.json"
     hook.rename(real := hook.with_suffix(".real"))
     hook.symlink_to(real.name)
@@ -619,11 +591,10 @@ def test_a_hook_file_that_is_a_link_stays_one(lab: Lab) -> None:
     assert real.read_text() == HOOK % OLD_HOOK
 
 
-@in_a_mount_namespace
+@on_a_host
 def test_a_file_that_changes_while_engines_are_restarted_stays(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    furnish(lab)
     unit = UNITS / "nvidia-cdi-refresh.path"
     carry_out = fix.Transaction.carry_out
 

@@ -36,11 +36,9 @@ def is_current(lab: Lab, name: str) -> bool:
     ("args", "file_names"),
     [
         ([], [paths.OWN_PLAN, paths.REGISTRY_PLAN]),
-        (["all"], [paths.OWN_PLAN, paths.REGISTRY_PLAN]),
         (["own"], [paths.OWN_PLAN]),
         (["registry"], [paths.REGISTRY_PLAN]),
     ],
-    ids=["", "all", "own", "registry"],
 )
 def test_refresh_compiles_the_plans_of_the_next_create(
     args: Sequence[str], file_names: list[str], lab: Lab
@@ -112,26 +110,6 @@ def test_refresh_warns_about_files_and_conflicts(lab: Lab) -> None:
     assert lines[1:] == [f"warning: nvidia.com/gpu={n} is defined by {a} and {b}" for n in (0, 1)]
 
 
-def test_refresh_without_a_driver_is_one_line(lab: Lab) -> None:
-    (lab.home / "driver").mkdir()
-
-    completed = nvct(lab, "refresh", "own")
-
-    assert (completed.returncode, completed.stdout) == (1, "")
-    assert completed.stderr.startswith("nvct: no NVIDIA driver: ")
-    assert completed.stderr.endswith("[driver-not-found]\n")
-    assert completed.stderr.count("\n") == 1
-
-
-def test_nvidia_ctk_hook_is_the_hook_program(lab: Lab) -> None:
-    unknown = nvct(lab, "hook", "nosuch", "--flag", program="nvidia_ctk")
-    wrong = nvct(lab, "hook", "chmod", "--nosuch", program="nvidia_ctk")
-
-    assert unknown.returncode == 0
-    assert "unsupported CDI hook: nosuch" in unknown.stderr
-    assert wrong.returncode == 1
-
-
 def test_nvidia_ctk_hook_does_the_work(lab: Lab) -> None:
     lab.asks()
     state = f'{{"ociVersion": "1.0.2", "id": "x", "bundle": "{lab.bundle}"}}'
@@ -160,15 +138,3 @@ def test_launchers_are_installed_and_run(lab: Lab) -> None:
     assert "install gcc and libc6-dev" in completed.stderr
     output = captured([folder / "nvidia-container-runtime", "state", "x"], env=lab.env, timeout=60)
     assert (output.stdout, output.stderr) == ("runc state x\n", "")
-
-
-def test_launchers_go_only_into_a_folder_that_is_there(lab: Lab) -> None:
-    completed = nvct(
-        lab, "launchers", "install", "--bin-dir", lab.home / "no", "--form", "sh",
-        "--archive", lab.home / "hot.bin",
-    )  # fmt: skip
-
-    assert completed.returncode != 0
-    assert str(lab.home / "no") in completed.stderr
-    assert "Traceback" not in completed.stderr
-    assert "unexpected" not in completed.stderr

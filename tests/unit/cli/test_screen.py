@@ -18,6 +18,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_gets_the_line_as_it_is() -> None:
     assert list(screen.wrapped("ok  ", TEXT, 0)) == [f"ok  {TEXT}"]
     assert screen.columns() == 0
+    assert screen.colored("LOOK", "red") == "LOOK"
 
 
 def test_no_line_ends_in_a_command() -> None:
@@ -47,10 +48,6 @@ def test_colors_can_be_switched_off(
     text = screen.colored("LOOK", "red", bold=True)
 
     assert text == ("\x1b[31m\x1b[1mLOOK\x1b[0m" if name == "A" else "LOOK")
-
-
-def test_no_terminal_no_color() -> None:
-    assert screen.colored("LOOK", "red") == "LOOK"
 
 
 ROWS = [

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from nvct.errors import HostError
 from tests.support.commands import invoke
 from tests.support.host_tree import HostTree
 
@@ -89,15 +88,6 @@ def test_a_gpu_without_a_minor_is_warned_about(tmp_path: Path) -> None:
     assert run(tree, *links, *options).stderr == warning
 
 
-def test_links_without_modules_are_an_error(tmp_path: Path) -> None:
-    tree = bare(tmp_path)
-    tree.write("proc/devices", "Character devices:\n  1 mem\n")
-    options = ("--dev-root", str(tmp_path), "--dev-char-path", f"{tmp_path}/char")
-
-    with pytest.raises(HostError, match="has no nvidia and no nvidia-uvm"):
-        run(tree, "create-dev-char-symlinks", "--create-all", *options)
-
-
 def test_a_run_without_a_kind_is_reported(tmp_path: Path) -> None:
     completed = run(bare(tmp_path), "create-device-nodes", "--root", str(tmp_path))
 
@@ -105,26 +95,6 @@ def test_a_run_without_a_kind_is_reported(tmp_path: Path) -> None:
     assert completed.stderr == (
         "nothing to do: ask for --control-devices, --gpus, --caps or --all\n"
     )
-
-
-def test_a_missing_module_is_an_error_after_the_rest_is_done(tmp_path: Path) -> None:
-    tree = bare(tmp_path)
-    tree.write("proc/devices", "Character devices:\n195 nvidia\n")
-    arguments = ("create-device-nodes", "--control-devices", "--dry-run", "--root", str(tmp_path))
-
-    with pytest.raises(HostError, match="has no nvidia-uvm: its nodes are not made"):
-        run(tree, *arguments)
-
-
-def test_links_are_made_in_the_folder_asked_for(tmp_path: Path) -> None:
-    tree = bare(tmp_path)
-    folder = tmp_path / "char"
-    arguments = ("--dev-char-path", str(folder), "--dev-root", str(tmp_path), "--create-all")
-
-    completed = run(tree, "create-dev-char-symlinks", *arguments)
-
-    assert completed.stderr == f"5 links made in {folder}\n"
-    assert os.readlink(folder / "195:255") == f"{tmp_path}/dev/nvidiactl"
 
 
 def test_a_dry_run_of_links_shows_nodes_first(tmp_path: Path) -> None:

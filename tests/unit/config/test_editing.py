@@ -133,11 +133,6 @@ def test_a_value_that_would_fail_every_create_is_not_written(word: str) -> None:
         _set(DEFAULT_TEXT, word)
 
 
-def test_a_text_that_is_no_toml_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no TOML"):
-        _set("a = = 1\n", "disable-require")
-
-
 @given(
     st.lists(
         st.sampled_from(sorted(k for k in load.KEYS if k.startswith("features."))), max_size=4

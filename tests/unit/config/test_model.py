@@ -10,7 +10,7 @@ import pytest
 from nvct import paths
 from nvct.config.load import KEYS
 from nvct.config.model import FIELDS, Config, check, path_from, without_choice
-from nvct.errors import ConfigError, line
+from nvct.errors import ConfigError
 
 
 def test_the_defaults_are_those_of_the_incumbent() -> None:
@@ -45,13 +45,13 @@ def test_every_layout_but_classic_wants_a_view_of_the_driver(
     assert config.wants_view is expected
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_a_configuration_is_never_changed(name: str) -> None:
+def test_a_configuration_is_never_changed() -> None:
     config = Config()
 
-    with pytest.raises(AttributeError, match=name):
-        setattr(config, name, getattr(config, name))
-    assert isinstance(getattr(config, name), (bool, str, tuple))
+    for name in FIELDS:
+        with pytest.raises(AttributeError, match=name):
+            setattr(config, name, getattr(config, name))
+        assert isinstance(getattr(config, name), (bool, str, tuple)), name
 
 
 def test_another_value_makes_another_configuration() -> None:
@@ -72,18 +72,6 @@ def test_the_compiled_form_survives_json_and_unknown_names_are_ignored() -> None
     assert restored.to_dict() == config.to_dict()
     assert restored.swarm_resource == ("A", "B")
     assert Config.from_dict({}).to_dict() == Config().to_dict()
-
-
-def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
-    config = Config()
-
-    flat = config.to_dict()
-    restored = Config.from_dict(flat)
-    runtimes = flat["runtimes"]
-    assert isinstance(runtimes, list)
-    runtimes.append("evil")
-
-    assert config.runtimes == restored.runtimes == ("runc", "crun")
 
 
 @pytest.mark.parametrize(
@@ -194,16 +182,3 @@ def test_a_value_that_no_container_can_be_created_with_is_refused(
 
     assert caught.value.message.startswith("/etc/x.toml: ")
     assert caught.value.hint
-
-
-def test_a_bad_mode_reads_as_one_line() -> None:
-    config = Config(path="/etc/nvidia-container-runtime/config.toml", mode="foo")
-
-    with pytest.raises(ConfigError) as caught:
-        check(config)
-
-    assert line("nvidia-container-runtime", caught.value) == (
-        "nvidia-container-runtime: /etc/nvidia-container-runtime/config.toml:"
-        " nvidia-container-runtime.mode cannot be 'foo'; use one of: auto, jit-cdi, cdi, csv, legacy"
-        " [bad-config]"
-    )

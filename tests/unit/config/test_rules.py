@@ -57,13 +57,18 @@ def test_every_key_is_read() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "[nvct]\n", "[nvct.policy]\n", "[nvct.policy]\nrules=[]\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[nvct]\n",
+        "[nvct.policy]\n",
+        "[nvct.policy]\nrules=[]\n",
+        '[nvct.policy]\ndefault="allow"\n',
+    ],
+)
 def test_without_rules_there_is_no_policy(text: str) -> None:
     assert rules(text) == []
-
-
-def test_default_allow_needs_no_rule() -> None:
-    assert rules('[nvct.policy]\ndefault = "allow"\n') == []
 
 
 def test_the_compiled_configuration_keeps_the_rules() -> None:
@@ -74,11 +79,8 @@ def test_the_compiled_configuration_keeps_the_rules() -> None:
 
 BAD = {
     "policy = 1": "/c: nvct.policy is 1, not a table",
-    "policy = []": "/c: nvct.policy is [], not a table",
     "policy.fallback = 'deny'": "/c: nvct.policy.fallback is unknown",
     "policy.default = 'drop'": "/c: nvct.policy.default cannot be 'drop'",
-    "policy.default = true": "/c: nvct.policy.default cannot be True",
-    "policy.rules = {}": "/c: nvct.policy.rules is {}, not an array of tables",
     "policy.rules = ['deny']": "/c: nvct.policy.rules is ['deny'], not an array of tables",
     "policy.rules = [{}]": "/c: nvct.policy.rules 1 has no key then",
     "policy.rules = [{then='no'}]": "/c: nvct.policy.rules 1: then is 'no'",
@@ -112,18 +114,12 @@ BAD = {
     " more-gpus-than is True, not a number",
     "policy.rules = [{then='deny', users='1000'}]": "/c: nvct.policy.rules 1: users is '1000',"
     " not an array",
-    "policy.rules = [{then='deny', users=['alice']}]": "/c: nvct.policy.rules 1: users has"
-    " 'alice', which is no uid",
     "policy.rules = [{then='deny', users=['9-1']}]": "/c: nvct.policy.rules 1: users has '9-1',"
     " which is no uid",
-    "policy.rules = [{then='deny', users=[-1]}]": "/c: nvct.policy.rules 1: users has -1, which"
-    " is no uid",
     "policy.rules = [{then='deny', users=[true]}]": "/c: nvct.policy.rules 1: users has True,"
     " which is no uid",
     "policy.rules = [{then='deny', users=['5-']}]": "/c: nvct.policy.rules 1: users has '5-',"
     " which is no uid",
-    "policy.rules = [{then='deny', annotations='x'}]": "/c: nvct.policy.rules 1: annotations is"
-    " 'x', not a table",
     "policy.rules = [{then='deny', annotations={}}]": "/c: nvct.policy.rules 1: annotations is"
     " {}, not a table",
     "policy.rules = [{then='deny', annotations={k=1}}]": "/c: nvct.policy.rules 1: annotations.k"

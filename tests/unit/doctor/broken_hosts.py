@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For every reason of the catalogue, a host that has it, and the check that finds it."""
+"""For reasons of the catalogue, a host that has it, and the check that finds it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 
 from nvct.config import load
 from nvct.container.plan.store import Store
 from nvct.doctor import (
-    agent_status,
-    docker,
     driver,
     hardware,
     image_needs,
@@ -30,17 +27,16 @@ from tests.support.host_tree import LIB
 from tests.unit.doctor import broken_nodes, test_hook_programs
 from tests.unit.doctor import statuses as engine_statuses
 from tests.unit.doctor import unread_files as unread_engine_files
-from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
+from tests.unit.engine.docker_lab import RUNTIME_HOOK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
     from nvct.config.model import Config
     from nvct.doctor.model import Finding, Part
     from tests.support.shim_lab import Lab
-    from tests.unit.doctor.broken_nodes import Builder
 
     Findings: TypeAlias = list[dict[str, str]]
     Case: TypeAlias = Callable[[Lab], Findings]
@@ -87,10 +83,6 @@ def asked(prepare: Callable[[Lab], None]) -> Case:
 # The GPU and its driver.
 
 
-def no_gpu(lab: Lab) -> Findings:
-    return in_docker(DockerLab(lab.home / "d").program("/usr/bin/docker").dockerd())
-
-
 def no_module(lab: Lab) -> Findings:
     lab.driver(gpus=1)
     lab.spec(devices={"0": mount("/usr/lib/libcuda.so.550.54.14")})
@@ -115,14 +107,6 @@ def driver_root(lab: Lab, *, status: int = 0, ready: str = "") -> Findings:
     said = Completed(status=status, out="Driver/library version mismatch")
     found = driver.find(places, ready, lambda _root: lambda *_args: said)
     return [] if isinstance(found, driver.Driver) else shown(found)
-
-
-def nvidia_smi_fails(lab: Lab) -> Findings:
-    return driver_root(lab, status=18)
-
-
-def no_marker(lab: Lab) -> Findings:
-    return driver_root(lab, ready=str(lab.home / ".driver-ctr-ready"))
 
 
 def no_module_of_a_driver_container(lab: Lab) -> Findings:
@@ -215,70 +199,41 @@ def hook(path: str, **more: object) -> dict[str, object]:
     return {"hooks": [{"hookName": "createContainer", "path": path, **more}]}
 
 
-def no_spec(lab: Lab) -> Findings:
-    return node(lab)
+def specs(*written: dict[str, Any], gpus: int | None = None) -> Case:
+    """Return a case of a host with some specifications."""
+
+    def look(lab: Lab) -> Findings:
+        if gpus is not None:
+            lab.driver(gpus=gpus)
+        for spec in written:
+            lab.spec(**{"kind": "acme.com/nic", **spec})
+        return drifted(lab)
+
+    return look
 
 
-def damaged_spec(lab: Lab) -> Findings:
-    (lab.home / "cdi/x.json").write_text("{", encoding="utf-8")
-    return drifted(lab)
+def file(path: str, text: str) -> Case:
+    """Return a case of a host with a file of the lab."""
+
+    def look(lab: Lab) -> Findings:
+        (lab.home / path).write_text(text, encoding="utf-8")
+        return node(lab)
+
+    return look
 
 
-def two_specs(lab: Lab) -> Findings:
-    lab.spec("a.json")
-    lab.spec("b.json")
-    return drifted(lab)
+def keys(table: str, **values: object) -> Case:
+    """Return a case of a config.toml with some keys."""
 
+    def look(lab: Lab) -> Findings:
+        lab.keys.setdefault(table, {}).update({k.replace("_", "-"): v for k, v in values.items()})
+        lab.configure()
+        return node(lab)
 
-def shadowed_spec(lab: Lab) -> Findings:
-    lab.spec(folder="cdi")
-    lab.spec(folder="cdi2")
-    return drifted(lab)
-
-
-def stale_spec(lab: Lab) -> Findings:
-    lab.spec(kind="acme.com/nic", devices={"0": mount("/no/such/file")})
-    return drifted(lab)
-
-
-def incomplete_spec(lab: Lab) -> Findings:
-    lab.driver(gpus=1)
-    lab.spec(kind="acme.com/nic")
-    return drifted(lab)
-
-
-def no_hook(lab: Lab) -> Findings:
-    lab.spec(kind="acme.com/nic", devices={"0": hook("/no/such/hook", env=["A=1"])})
-    return drifted(lab)
-
-
-def hook_without_env(lab: Lab) -> Findings:
-    lab.spec(kind="acme.com/nic", devices={"0": hook(str(lab.hook))})
-    return drifted(lab)
-
-
-def hook_of_another_release(lab: Lab) -> Findings:
-    return shown(*test_hook_programs.findings(lab.home, "X version 1.20.0\nnvct: 0.0.7"))
+    return look
 
 
 # What nvct compiles and keeps.
-
-
-def replaced_value(lab: Lab) -> Findings:
-    lab.configure(**{"log-level": "loud"})
-    return node(lab)
-
-
-def idle_key(lab: Lab) -> Findings:
-    lab.keys["nvidia-container-cli"]["debug"] = "/var/log/x"
-    lab.configure()
-    return node(lab)
-
-
-def unchecked_policy(lab: Lab) -> Findings:
-    lab.keys["nvct.policy"] = {"default": "deny"}
-    lab.configure()
-    return node(lab)
 
 
 def damaged_plan(lab: Lab) -> Findings:
@@ -310,14 +265,6 @@ def replaced_unit(lab: Lab) -> Findings:
     return unit(lab, "active", f"FragmentPath={path}\\nExecStart={started}")
 
 
-def failed_unit(lab: Lab) -> Findings:
-    return unit(lab, "failed")
-
-
-def idle_unit(lab: Lab) -> Findings:
-    return unit(lab, "inactive")
-
-
 # Container engines.
 
 
@@ -347,192 +294,72 @@ def image_without_libc(lab: Lab) -> Findings:
     return shown(*image_needs.check(looked_at).findings)
 
 
-def unread_file(lab: Lab) -> Findings:
-    found = unread_engine_files.findings(lab.home, "crio")
-    return shown(*found)
-
-
-def in_docker(lab: DockerLab) -> Findings:
-    return shown(*(found for found in docker.why_docker_cannot(lab.look()) if found.is_fault))
-
-
-def with_docker(lab: Lab, hook: str = RUNTIME_HOOK, version: str = "26.1.5") -> DockerLab:
-    made = DockerLab(lab.home / "d", version=version).gpu().program("/usr/bin/docker")
-    return made.program(f"/usr/bin/{hook}") if hook else made
-
-
-def no_daemon(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab))
-
-
-def late_hook(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab).dockerd(age=HOUR))
-
-
-def cdi_off(lab: Lab) -> Findings:
-    made = with_docker(lab, CDI_HOOK, version="29.2.0").spec()
-    made.tree.write("etc/docker/daemon.json", json.dumps({"features": {"cdi": False}}))
-    return in_docker(made.dockerd())
-
-
-def no_hook_installed(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab, "").dockerd())
-
-
-def hook_elsewhere(lab: Lab) -> Findings:
-    return in_docker(with_docker(lab).dockerd(env={"PATH": "/opt/docker/bin"}))
-
-
-def snap(lab: Lab) -> Findings:
-    folder = "/snap/docker/2963/bin"
-    env = {"PATH": folder, "SNAP_NAME": "docker"}
-    (lab.home / "core22").mkdir()
-    made = with_docker(lab)
-    return in_docker(made.dockerd(exe=f"{folder}/dockerd", root=lab.home / "core22", env=env))
-
-
-def rootless(lab: Lab) -> Findings:
-    made = with_docker(lab)
-    made.environ["DOCKER_HOST"] = "unix:///run/user/1000/docker.sock"
-    env = {"PATH": "/home/me/bin", "HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1000"}
-    return in_docker(made.dockerd(uid=1000, env=env))
-
-
-def podman(lab: Lab) -> Findings:
-    made = DockerLab(lab.home / "d").gpu().dockerd().program("/usr/bin/podman")
-    made.tree.link("usr/bin/docker", "podman")
-    return in_docker(made)
-
-
-def desktop(lab: Lab) -> Findings:
-    socket = "unix:///root/.docker/desktop/docker.sock"
-    return in_docker(with_docker(lab).dockerd().context("desktop-linux", socket))
-
-
-def other_host(lab: Lab) -> Findings:
-    made = with_docker(lab).dockerd()
-    made.environ["DOCKER_HOST"] = "ssh://me@gpu1"
-    return in_docker(made)
-
-
 # A container's request.
 
 
-def of_node(build: Builder) -> Case:
-    """Return a case of a builder of `broken_nodes`."""
-    return lambda lab: shown(*build(lab.home / "node", True).findings)  # noqa: FBT003 - broken
+def request_of(*env: str, config: str = "") -> Case:
+    """Return a case of a container's variables, on a host with a driver."""
+
+    def prepare(lab: Lab) -> None:
+        lab.driver()
+        lab.configure(config + lab.config_toml.read_text(encoding="utf-8"))
+        lab.asks(*env)
+
+    return asked(prepare)
 
 
-def unprivileged(lab: Lab) -> None:
-    lab.driver()
-    key = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
-    lab.configure(key + lab.config_toml.read_text(encoding="utf-8"))
-    lab.asks(VISIBLE + "0")
-
-
-def no_storage(lab: Lab) -> None:
-    lab.driver()
-    lab.asks(VISIBLE + "all", "NVIDIA_GDS=enabled")
-
-
-def agent(**more: object) -> Case:
-    """Return a case of an agent whose /status differs from a healthy one's by some fields."""
-    resource = {"resource": "nvidia.com/gpu", "state": "listed", "reason": "", "devices": 1}
-    task = {"name": "device-plugin", "state": "running", "reason": ""}
-    changed = {key: more.get(key, value) for key, value in task.items()}
-    detail = [{"unhealthy": {}, **resource, **more}]
-    status = {
-        "state": "serving", "nvml": {"state": "answers"}, "tasks": [{**changed, "detail": detail}],
-        **{key: more[key] for key in more if key in ("nvml", "health")},
-    }  # fmt: skip
-    return lambda _: shown(*agent_status.findings(status, ["device-plugin"]))
+HOOK_GONE = {"devices": {"0": hook("/no/such/hook", env=["A=1"])}}
+NO_ENV = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
 
 
 CASES: dict[Reason, Case] = {
-    Reason.GpuNotFound: no_gpu,
     Reason.DriverNotLoaded: no_module,
     Reason.DriverNotFound: no_libraries,
-    Reason.DriverNotWorking: nvidia_smi_fails,
+    Reason.DriverNotWorking: lambda lab: driver_root(lab, status=18),
     Reason.DriverIncomplete: no_libcuda,
-    Reason.DriverContainerNotReady: no_marker,
+    Reason.DriverContainerNotReady: lambda lab: driver_root(
+        lab, ready=str(lab.home / ".driver-ctr-ready")
+    ),
     Reason.ModuleNotLoaded: no_module_of_a_driver_container,
     Reason.GpuBoundElsewhere: nouveau,
     Reason.MigModePending: mig_waits_for_a_reset,
-    Reason.FabricManagerNotRunning: of_node(broken_nodes.switches_without_a_manager),
-    Reason.FabricManagerOtherRelease: of_node(broken_nodes.a_manager_of_another_release),
-    Reason.FabricNotReady: of_node(broken_nodes.a_gpu_that_waits_for_the_fabric),
-    Reason.PersistenceOff: of_node(broken_nodes.gpus_that_are_started_by_each_user),
     Reason.CharacterLinksMissing: no_character_links,
     Reason.DeviceNodesRestricted: nodes_of_a_group,
     Reason.SelinuxDenies: selinux_denies,
-    Reason.AppArmorDenies: of_node(broken_nodes.a_node_that_apparmor_denies),
-    Reason.UserNamespaceDenies: of_node(broken_nodes.a_container_whose_user_may_not_open_its_gpu),
-    Reason.SubordinateIdsMissing: of_node(broken_nodes.a_user_without_subordinate_ids),
     Reason.CgroupRulesOff: no_cgroups,
-    Reason.InotifyExhausted: of_node(broken_nodes.inotify_that_is_used_up),
     Reason.SpecificationFolderWritable: writable_folder,
     Reason.DeviceNodesMissing: no_device_node,
-    Reason.AgentTaskFailed: agent(state="failed", reason="there is no driver"),
-    Reason.ResourceNotListed: agent(state="lost", reason="the kubelet was restarted"),
-    Reason.NvmlHung: agent(
-        nvml={"state": "fails", "reason": "NVML does not answer within 5 s: /usr/lib/x"}
+    Reason.SpecificationMissing: node,
+    Reason.SpecificationUnreadable: file("cdi/x.json", "{"),
+    Reason.SpecificationConflict: specs({"name": "a.json"}, {"name": "b.json"}),
+    Reason.SpecificationShadowed: specs({"folder": "cdi"}, {"folder": "cdi2"}),
+    Reason.SpecificationStale: specs({"devices": {"0": mount("/no/such/file")}}),
+    Reason.SpecificationIncomplete: specs({}, gpus=1),
+    Reason.HookMissing: specs(HOOK_GONE),
+    Reason.HookOtherRelease: lambda lab: shown(
+        *test_hook_programs.findings(lab.home, "X version 1.20.0\nnvct: 0.0.7")
     ),
-    Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
-    Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
-    Reason.DeviceWithheld: agent(unhealthy={"GPU-1": "on probation"}, withheld=["GPU-1"]),
-    Reason.PreflightWarns: agent(
-        health={"preflight": {"GPU-1": {"persistence": {"effect": "warn", "text": "it is off"}}}}
-    ),
-    Reason.DriverBeingReplaced: agent(
-        nvml={"state": "released", "reason": "the driver is being replaced: none is loaded yet"}
-    ),
-    Reason.KubeletNotRunning: of_node(broken_nodes.a_kubelet_that_has_ended),
-    Reason.PodDevicesDiffer: of_node(broken_nodes.a_pod_without_its_gpu),
-    Reason.PodsWaitInInit: of_node(broken_nodes.pods_in_init),
-    Reason.GpuLostAtReload: of_node(broken_nodes.a_scope_without_the_gpu),
-    Reason.SpecificationTooNew: of_node(broken_nodes.an_old_engine),
-    Reason.ToolkitVulnerable: of_node(broken_nodes.an_old_toolkit),
-    Reason.ManagementWithinReach: of_node(broken_nodes.an_open_capability),
-    Reason.ImagesAskForAll: of_node(broken_nodes.an_image_that_asks_for_all),
-    Reason.SpecificationMissing: no_spec,
-    Reason.SpecificationUnreadable: damaged_spec,
-    Reason.SpecificationConflict: two_specs,
-    Reason.SpecificationShadowed: shadowed_spec,
-    Reason.SpecificationStale: stale_spec,
-    Reason.SpecificationIncomplete: incomplete_spec,
-    Reason.HookMissing: no_hook,
-    Reason.HookOtherRelease: hook_of_another_release,
-    Reason.HookWithoutEnvironment: hook_without_env,
-    Reason.ConfigurationInvalid: replaced_value,
-    Reason.ConfigurationKeyIgnored: idle_key,
-    Reason.EngineDevicesUnchecked: unchecked_policy,
+    Reason.HookWithoutEnvironment: lambda lab: specs({"devices": {"0": hook(str(lab.hook))}})(lab),
+    Reason.ConfigurationInvalid: keys("nvidia-container-runtime", log_level="loud"),
+    Reason.ConfigurationKeyIgnored: keys("nvidia-container-cli", debug="/var/log/x"),
+    Reason.EngineDevicesUnchecked: keys("nvct.policy", default="deny"),
     Reason.PlanStale: damaged_plan,
     Reason.DriverViewDamaged: damaged_view,
-    Reason.RefreshUnitFailed: failed_unit,
-    Reason.RefreshUnitInactive: idle_unit,
+    Reason.RefreshUnitFailed: lambda lab: unit(lab, "failed"),
+    Reason.RefreshUnitInactive: lambda lab: unit(lab, "inactive"),
     Reason.RefreshUnitReplaced: replaced_unit,
     Reason.EngineNotConfigured: engine(),
-    Reason.EngineFileUnread: unread_file,
+    Reason.EngineFileUnread: lambda lab: shown(*unread_engine_files.findings(lab.home, "crio")),
     Reason.EngineConfigurationInvalid: engine(problem="/etc/docker/daemon.json is no JSON"),
     Reason.EngineNotReloaded: engine(differences=("the runtime nvidia is not in force",)),
     Reason.RuntimeProgramMissing: engine(runtimes=("nvidia",), missing=("nvidia",)),
-    Reason.EngineNotRunning: no_daemon,
-    Reason.EngineNotRestarted: late_hook,
-    Reason.EngineCdiDisabled: cdi_off,
-    Reason.HookNotInstalled: no_hook_installed,
-    Reason.HookNotOnPath: hook_elsewhere,
-    Reason.SnapWithoutHook: snap,
-    Reason.RootlessWithoutHook: rootless,
-    Reason.ClientIsPodman: podman,
-    Reason.ClientUsesDesktop: desktop,
-    Reason.ClientUsesOtherHost: other_host,
     Reason.GpuNotRequested: asked(request.nothing),
-    Reason.RequestIgnored: asked(unprivileged),
+    Reason.RequestIgnored: request_of(VISIBLE + "0", config=NO_ENV),
     Reason.RequestMalformed: asked(request.typo),
     Reason.DeviceUnknown: asked(request.unknown),
     Reason.RequestNotPermitted: asked(request.denied),
     Reason.RequirementNotMet: asked(request.requirement),
-    Reason.CreateFailed: asked(no_storage),
+    Reason.CreateFailed: request_of(VISIBLE + "all", "NVIDIA_GDS=enabled"),
     Reason.ImageIncomplete: image_without_libc,
     Reason.ContainerWithoutDriver: nvidia_smi_is_nowhere,
 }

@@ -86,74 +86,82 @@ def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
     assert f"{remedy[0].lower()}{remedy[1:-1]}" == REMEDIES[action]
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "severity", "evidence"),
-    [
-        (document(state="waiting"), Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA"),
+FIRST_FAULTS: list[tuple[dict[str, Any], Reason, str, str]] = [
+    (document(state="waiting"), Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA"),
+    (
+        document(tasks=[failed(PLUGIN)]), Reason.AgentTaskFailed, "error",
+        "task device-plugin has failed: no libcuda",
+    ),
+    (
+        document(resource(), nvml={"state": "fails", "reason": "nvmlInit: driver/library"}),
+        Reason.DriverNotWorking, "error", "nvmlInit: driver/library",
+    ),
+    *(
         (
-            document(tasks=[failed(PLUGIN)]), Reason.AgentTaskFailed, "error",
-            "task device-plugin has failed: no libcuda",
-        ),
-        (
-            document(resource(), nvml={"state": "fails", "reason": "nvmlInit: driver/library"}),
-            Reason.DriverNotWorking, "error", "nvmlInit: driver/library",
-        ),
-        *(
-            (
-                document(
-                    resource(unhealthy={"a": "x"}), nvml={"state": state, "reason": "is replaced"}
-                ),
-                Reason.DriverBeingReplaced, "error", "is replaced",
-            )
-            for state in ("released", "closing")
-        ),
-        (  # the driver is loaded, and the devices are looked at
-            document(resource(devices=1, unhealthy={"a": "the driver is being replaced: x"})),
-            Reason.DriverBeingReplaced, "error", "the driver is being replaced: x",
-        ),
-        (
-            document(resource("lost", reason="the kubelet was restarted")),
-            Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
-        ),
-        (document(resource("serving")), Reason.ResourceNotListed, "error", f"{GPU} is serving"),
-        (document(), Reason.ResourceNotListed, "error", "the kubelet is offered no device"),
-        (
-            document(resource(devices=2, unhealthy={"b": "XID 79", "a": "XID 48"})),
-            Reason.DeviceUnhealthy, "error", "unhealthy devices: 2 of 2; a: XID 48",
-        ),
-        (
-            document(resource(devices=1, unhealthy={"a": "is changed"}, withheld=["a"])),
-            Reason.DeviceWithheld, "error", "devices held back for a time: 1 of 1; a: is changed",
-        ),
-        (
-            document(resource(unhealthy={"a": "is changed", "b": "XID 79"}, withheld=["a"])),
-            Reason.DeviceUnhealthy, "warning", "unhealthy devices: 2 of 8; b: XID 79",
-        ),
-        (
-            document(resource(), health={"preflight": PREFLIGHT}),
-            Reason.PreflightWarns, "warning", "GPU-1: a, c",
-        ),
-        (
-            document(resource(unhealthy={"GPU-1": "b"}), health={"preflight": PREFLIGHT}),
-            Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; GPU-1: b",
-        ),
-        (document(resource(), health=None), Reason.ResourceNotListed, "ok",
-         f"the kubelet is offered 8 of {GPU}"),
-        (
-            document(resource(unhealthy={"b": "XID 79"})),
-            Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; b: XID 79",
-        ),
-        (
-            document(resource(), {**resource(devices=7), "resource": "nvidia.com/mig-1g.10gb"}),
-            Reason.ResourceNotListed, "ok",
-            f"the kubelet is offered 8 of {GPU}, 7 of nvidia.com/mig-1g.10gb",
-        ),
-        (
-            document(resource(), resource("withdrawn", devices=0)),
-            Reason.ResourceNotListed, "ok", f"the kubelet is offered 8 of {GPU}",
-        ),
-    ],
-)  # fmt: skip
+            document(
+                resource(unhealthy={"a": "x"}), nvml={"state": state, "reason": "is replaced"}
+            ),
+            Reason.DriverBeingReplaced, "error", "is replaced",
+        )
+        for state in ("released", "closing")
+    ),
+    (  # the driver is loaded, and the devices are looked at
+        document(resource(devices=1, unhealthy={"a": "the driver is being replaced: x"})),
+        Reason.DriverBeingReplaced, "error", "the driver is being replaced: x",
+    ),
+    (
+        document(resource("lost", reason="the kubelet was restarted")),
+        Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
+    ),
+    (document(resource("serving")), Reason.ResourceNotListed, "error", f"{GPU} is serving"),
+    (document(), Reason.ResourceNotListed, "error", "the kubelet is offered no device"),
+    (
+        document(resource(devices=2, unhealthy={"b": "XID 79", "a": "XID 48"})),
+        Reason.DeviceUnhealthy, "error", "unhealthy devices: 2 of 2; a: XID 48",
+    ),
+    (
+        document(resource(devices=1, unhealthy={"a": "is changed"}, withheld=["a"])),
+        Reason.DeviceWithheld, "error", "devices held back for a time: 1 of 1; a: is changed",
+    ),
+    (
+        document(resource(unhealthy={"a": "is changed", "b": "XID 79"}, withheld=["a"])),
+        Reason.DeviceUnhealthy, "warning", "unhealthy devices: 2 of 8; b: XID 79",
+    ),
+    (
+        document(resource(), health={"preflight": PREFLIGHT}),
+        Reason.PreflightWarns, "warning", "GPU-1: a, c",
+    ),
+    (
+        document(resource(unhealthy={"GPU-1": "b"}), health={"preflight": PREFLIGHT}),
+        Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; GPU-1: b",
+    ),
+    (document(resource(), health=None), Reason.ResourceNotListed, "ok",
+     f"the kubelet is offered 8 of {GPU}"),
+    (
+        document(resource(unhealthy={"b": "XID 79"})),
+        Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; b: XID 79",
+    ),
+    (
+        document(resource(), {**resource(devices=7), "resource": "nvidia.com/mig-1g.10gb"}),
+        Reason.ResourceNotListed, "ok",
+        f"the kubelet is offered 8 of {GPU}, 7 of nvidia.com/mig-1g.10gb",
+    ),
+    (
+        document(resource(), resource("withdrawn", devices=0)),
+        Reason.ResourceNotListed, "ok", f"the kubelet is offered 8 of {GPU}",
+    ),
+    (
+        document(nvml={"state": "fails", "reason": "NVML does not answer within 5 s: /usr/lib/x"}),
+        Reason.NvmlHung, "error", "NVML does not answer within 5 s: /usr/lib/x",
+    ),
+    (
+        document(resource("refused", reason="process 7 serves x.sock")),
+        Reason.DevicePluginNotAlone, "error", f"{GPU} is refused: process 7 serves x.sock",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "reason", "severity", "evidence"), FIRST_FAULTS)
 def test_the_first_fault_is_named(
     status: dict[str, Any], reason: Reason, severity: str, evidence: str
 ) -> None:

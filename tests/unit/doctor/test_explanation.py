@@ -156,18 +156,6 @@ def test_a_plan_that_holds_is_read_and_not_made_again(lab: Lab) -> None:
     assert explained(lab)["devices"] == [{"name": "nvidia.com/gpu=0", "spec": "/marked"}]
 
 
-def test_the_specs_path_is_where_the_shim_would_keep_it_and_nothing_is_left_out(
-    lab: Lab,
-) -> None:
-    case.gpu(lab)
-
-    told = explained(lab)
-
-    spec = f"{lab.run_dir}/nvidia.com-gpu.json"
-    assert told["devices"] == [{"name": "nvidia.com/gpu=0", "spec": spec}]
-    assert told["left out"] == []
-
-
 @pytest.mark.parametrize(("word", "is_met"), [("0", True), ("1", False), ("all", False)])
 def test_brand_and_architecture_are_shown_where_they_decide(
     word: str, *, is_met: bool, lab: Lab

@@ -49,8 +49,9 @@ def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [None, 0, 1])
 def test_gpus_without_a_fabric_need_none(state: int | None, tmp_path: Path) -> None:
-    node = hosts.node_of(tmp_path, readiness=hosts.readiness(fabric=state))
-    assert hardware.fabric(node).findings == ()
+    part = hardware.fabric(hosts.node_of(tmp_path, readiness=hosts.readiness(fabric=state)))
+    assert part.findings == ()
+    assert state != 1 or part.lines == ("1 GPU without a fabric to register with",)
 
 
 @pytest.mark.parametrize("printed", ["", "usage: x", "\udcff", "5.8.0"])
@@ -84,22 +85,10 @@ def test_a_manager_in_a_container_has_its_own_program(
     assert part.findings == ()
 
 
-def test_a_virtual_machines_gpu_that_is_not_registered_is_not_called_so(tmp_path: Path) -> None:
-    part = hardware.fabric(hosts.node_of(tmp_path, readiness=hosts.readiness(fabric=1)))
-
-    assert part.lines == ("1 GPU without a fabric to register with",)
-
-
 def test_after_an_update_of_the_driver_a_reboot_is_advised(tmp_path: Path) -> None:
     (finding,) = hosts.a_manager_of_another_release(tmp_path, True).findings  # noqa: FBT003
 
     assert finding.to_dict()["remedy"].startswith("Reboot after an update")
-
-
-def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
-    part = hardware.fabric(hosts.switches(tmp_path, manager=False))
-
-    assert part.lines == ("1 NVSwitch, and no process nv-fabricmanager",)
 
 
 def test_a_users_process_is_no_fabric_manager(
@@ -113,23 +102,21 @@ def test_a_users_process_is_no_fabric_manager(
 
 
 @pytest.mark.parametrize(
-    ("readiness", "first_s", "severity", "words"),
+    ("readiness", "first_s", "words"),
     [
-        (None, None, "note", "does not exist"),
-        (hosts.readiness(persistence=False), 0.2, "note", "first answer took 0.2 s"),
-        (hosts.readiness(persistence=None), 3.0, "note", "first answer took 3.0 s"),
-        (hosts.readiness(persistence=False), 3.0, "warning", "mode is off in 1 of 1 GPU; NVML's"),
+        (None, None, "does not exist"),
+        (hosts.readiness(persistence=False), 0.2, "first answer took 0.2 s"),
+        (hosts.readiness(persistence=None), 3.0, "first answer took 3.0 s"),
     ],
 )
 def test_persistence_is_a_fault_only_if_the_start_was_slow(
-    readiness: NvmlReadiness | None, first_s: float | None, severity: str, words: str,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    readiness: NvmlReadiness | None, first_s: float | None, words: str, tmp_path: Path
+) -> None:
     hosts.write(tmp_path, "sys/module/nvidia/version", "580.159.04\n")
 
     part = hardware.persistence(hosts.started(tmp_path, readiness, first_s))
 
-    assert [finding.severity for finding in part.findings] == [severity]
+    assert [finding.severity for finding in part.findings] == ["note"]
     assert words in part.lines[0]
 
 

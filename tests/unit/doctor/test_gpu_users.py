@@ -139,9 +139,6 @@ def test_the_table_shows_pods_containers_and_processes() -> None:
         ["1", "7/0", "-", "-", "-", "abcdef"],
         ["2", "-", "9", "-", "nvidia-persiste", "nvidia.service"],
     ]
-
-
-def test_an_idle_host_says_so() -> None:
     assert text([]) == ["no process or container uses a GPU"]
 
 

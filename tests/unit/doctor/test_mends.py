@@ -10,9 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from nvct.cli.main import program
 from nvct.config import load
 from nvct.doctor import fix, mends
 from nvct.doctor.model import Finding, Part
@@ -38,9 +36,7 @@ def lab() -> Generator[Lab]:
 
 def doctor(lab: Lab, *words: str, only: str = CHECKED) -> tuple[int, str]:
     more = ["--only", only] if "--undo" not in words else []
-    done = CliRunner().invoke(
-        program("nvct"), ["--config", str(lab.config_toml), "doctor", *more, *words], env=lab.env
-    )
+    done = lab.invoke("nvct", "--config", lab.config_toml, "doctor", *more, *words)
     return done.exit_code, done.output
 
 
@@ -94,21 +90,20 @@ def test_a_dry_run_prints_the_commands_and_changes_nothing(lab: Lab) -> None:
 
 
 def test_a_dry_run_of_nothing_is_refused(lab: Lab) -> None:
-    done = CliRunner().invoke(program("nvct"), ["doctor", "--dry-run"], env=lab.env)
+    done = lab.invoke("nvct", "doctor", "--dry-run")
 
     assert "--dry-run goes with --fix or --undo" in str(done.exception)
 
 
 def test_undo_stands_alone(lab: Lab) -> None:
     for words in (["--security"], ["--json"], ["--bundle", "x.tar.gz"]):
-        done = CliRunner().invoke(program("nvct"), ["doctor", "--undo", *words], env=lab.env)
+        done = lab.invoke("nvct", "doctor", "--undo", *words)
 
         assert "--undo takes back all of the last --fix" in str(done.exception)
 
 
 SPECS = {
     Reason.SpecificationStale: broken_hosts.mount("/no/such/file"),
-    Reason.HookMissing: broken_hosts.hook("/no/such/hook", env=["A=1"]),
     Reason.HookWithoutEnvironment: {},
 }
 
@@ -181,26 +176,6 @@ def test_links_are_made_and_undo_removes_them(lab: Lab, monkeypatch: pytest.Monk
     assert doctor(lab, "--undo")[0] == 0
     assert not folder.exists()
     assert reasons(lab, "links") == {"CharacterLinksMissing"}
-
-
-@needs_root
-def test_a_step_that_fails_takes_back_the_steps_before(lab: Lab) -> None:
-    path = lab.home / "dev/nvidia0"
-    path.unlink()
-    edits = broken_hosts.mount("/no/such/file")
-    spec = lab.spec(kind="acme.com/nic", devices={"0": edits})
-    before, faults = spec.read_bytes(), reasons(lab)
-
-    status, said = doctor(lab, "--fix")
-
-    assert status == 1
-    assert f"{spec} is not replaced: it is another generator's specification" in said
-    assert "nvct publish failed: it ended with exit status 1" in said
-    assert f"  {path}: removed" in said
-    assert not path.exists()
-    assert spec.read_bytes() == before
-    assert reasons(lab) == faults
-    assert not journal(lab).exists()
 
 
 def test_an_engine_reads_no_file_that_is_not_finished(

@@ -42,18 +42,20 @@ def node(tree: HostTree, folder: str = "/nowhere") -> Node:
     return host
 
 
-@pytest.mark.parametrize("word", ["trainer", ID, ID[:12], "40"])
-def test_a_container_of_docker(word: str, tree: HostTree) -> None:
-    assert found(tree, word) == [("trainer", 40)]
-
-
-@pytest.mark.parametrize("word", ["train-0", "main", "team/train-0/main"])
-def test_a_container_of_a_pod(word: str, tree: HostTree) -> None:
-    assert found(tree, word) == [("team/train-0/main", 50)]
-
-
-def test_another_process_of_a_container_names_it(tree: HostTree) -> None:
-    assert found(tree, "41") == [("trainer", 41)]
+@pytest.mark.parametrize(
+    ("words", "name", "pid"),
+    [
+        (("trainer", ID, ID[:12], "40"), "trainer", 40),
+        (("train-0", "main", "team/train-0/main"), "team/train-0/main", 50),
+        (("41",), "trainer", 41),
+        (("60",), "process 60", 60),
+    ],
+)
+def test_a_container_is_found_by_what_it_is_called(
+    words: tuple[str, ...], name: str, pid: int, tree: HostTree
+) -> None:
+    for word in words:
+        assert found(tree, word) == [(name, pid)]
 
 
 def test_the_names_of_all_are_known(tree: HostTree) -> None:
@@ -61,10 +63,6 @@ def test_the_names_of_all_are_known(tree: HostTree) -> None:
     tree.write(f"var/lib/docker/containers/{'ef' * 32}/config.v2.json", '{"Name": "/ended"}')
     names = one_container.names(node(tree))
     assert names == {ID: "trainer", "ef" * 32: "ended", OTHER: "team/train-0/main"}
-
-
-def test_a_process_in_no_container(tree: HostTree) -> None:
-    assert found(tree, "60") == [("process 60", 60)]
 
 
 def test_a_container_that_was_refused_is_found_by_its_id_and_name(

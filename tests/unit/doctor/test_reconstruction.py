@@ -29,10 +29,7 @@ then = "allow"
 """
 
 
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver()
-    return lab
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def creation(lab: Lab, started_s: float | None = None, **engine: Any) -> dict[str, Any]:

@@ -208,30 +208,6 @@ def test_files_that_cannot_be_read_are_not_blamed(text: str, tmp_path: Path) -> 
     assert unread(tmp_path, "crio's conf.d", "/etc/crio/crio.conf") == []
 
 
-@pytest.mark.parametrize(
-    ("path", "is_missing"), [("/no/bin", True), ("bin", False), (None, False)]
-)
-def test_a_name_is_looked_up_on_the_engines_path(
-    path: str | None, *, is_missing: bool, tmp_path: Path
-) -> None:
-    text = '{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'
-    write(tmp_path, "etc/docker/daemon.json", text)
-    write(tmp_path, "bin/nvidia-container-runtime").chmod(0o755)
-    folders = path if path in (None, "/no/bin") else "/bin"
-    found = engine(config="/etc/docker/daemon.json", pid=0, root=str(tmp_path), path=folders)
-
-    shown = of(found, Files(str(tmp_path)))
-
-    assert bool(shown.missing) is is_missing
-    if is_missing:
-        assert shown.missing_programs() == [
-            (
-                "the program of its runtime nvidia, nvidia-container-runtime, is not on its PATH, "
-                "which is /no/bin"
-            )
-        ]
-
-
 def process(home: Path, *words: str, env: str = "") -> None:
     """Write procfs's files of an engine's process."""
     for name, text in {
@@ -256,7 +232,6 @@ def process(home: Path, *words: str, env: str = "") -> None:
         ),
         ("crio -d ", "", "crio/conf.d/9", "/etc/crio/crio.conf and /etc/crio/crio.conf.d"),
         ("containerd -c /srv/c.toml", "", "containerd/config.toml", "/srv/c.toml"),
-        ("dockerd --config-file=/srv/d.json", "", "docker/daemon.json", "/srv/d.json"),
     ],
 )  # fmt: skip
 def test_what_an_engine_reads_is_taken_from_its_process(

@@ -26,10 +26,6 @@ def test_a_line_has_program_message_hint_and_code() -> None:
     assert line("nvct", error) == "nvct: no C compiler on PATH; install gcc [host]"
 
 
-def test_a_line_without_a_hint_has_no_semicolon() -> None:
-    assert line("nvct", RequestError("no such word")) == "nvct: no such word [bad-request]"
-
-
 def test_a_long_message_loses_its_middle_and_nothing_else() -> None:
     error = HostError("begin " + "x" * 500 + " end", hint="a hint of usual length")
 
@@ -55,9 +51,9 @@ def test_a_message_that_just_fits_is_left_alone() -> None:
     assert "..." in line("p", HostError("m" * (room + 1), hint="do it"))
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 1000, 100_000])
-@pytest.mark.parametrize("hint_size", [0, 1, 90, 150, 200, 1000])
-@pytest.mark.parametrize("program_size", [1, 24, 300])
+@pytest.mark.parametrize("size", [0, 100, 100_000])
+@pytest.mark.parametrize("hint_size", [0, 90, 200])
+@pytest.mark.parametrize("program_size", [1, 300])
 def test_a_line_never_exceeds_the_limit_and_keeps_its_code(
     size: int, hint_size: int, program_size: int
 ) -> None:

@@ -123,15 +123,6 @@ def test_a_hook_gets_no_variable_of_an_image(
     }
 
 
-def test_without_a_variable_path_the_folders_of_programs_are_found(ask: Ask) -> None:
-    request = ask()
-    install(request)
-    completed = captured([request.program("nvidia-ctk")], env={}, check=True)
-    path = completed.stdout.splitlines()[1].split(":")
-    assert path[0] == request.toolkit
-    assert {"/usr/bin", "/bin"} <= set(path)
-
-
 def test_without_driver_and_runtime_it_says_so(ask: Ask) -> None:
     request = ask()
     install(request, ["/nonexistent/runc", "/nonexistent/crun"], loaded=False)
@@ -143,9 +134,7 @@ def test_without_driver_and_runtime_it_says_so(ask: Ask) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "word", ["$(touch made)", "`touch made`", "a'; touch made; '", '"; touch made']
-)
+@pytest.mark.parametrize("word", ["$(touch made)", "a'; touch made; '"])
 def test_the_runtimes_name_is_no_shell_code(
     word: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,24 +8,13 @@ import pytest
 from click.testing import Result
 
 from nvct.errors import NvctError
-from nvct.paths import CONFIG_ENV
-from tests.support.commands import invoke
 from tests.support.shim_lab import Lab
 
-
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    lab.driver(gpus=2)
-    return lab
+pytestmark = pytest.mark.usefixtures("driver")
 
 
 def run(lab: Lab, *args: str | Path, stdin: bytes = b"") -> Result:
-    return invoke(
-        "nvidia-ctk",
-        [str(arg) for arg in args],
-        env={CONFIG_ENV: str(lab.config_toml)},
-        input=stdin,
-    )
+    return lab.invoke("nvidia-ctk", *args, stdin=stdin)
 
 
 def written(lab: Lab, *args: str) -> Path:
@@ -65,11 +54,8 @@ def test_one_spec_may_come_from_stdin(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        [],
-        ["--device-name-strategy", "type-index", "--no-all-device"],
         ["--device-name-strategy", "uuid,index", "--vendor", "acme.com", "--class", "chip"],
         ["--disable-hook", "all"],
-        ["--nvidia-cdi-hook-path", "/opt/other/nvidia-cdi-hook"],
     ],
     ids=" ".join,
 )
@@ -116,13 +102,6 @@ def test_comparing_a_spec_with_itself_is_a_usage_error(args: tuple[str, str], la
 
     assert isinstance(result.exception, NvctError)
     assert result.exception.code == "usage"
-
-
-def test_a_file_that_cannot_be_read_is_an_error(lab: Lab) -> None:
-    result = run(lab, "cdi", "diff", "/no/such.yaml", lab.spec())
-
-    assert isinstance(result.exception, NvctError)
-    assert "/no/such.yaml" in result.exception.message
 
 
 def test_json_has_the_differences_of_each_place(lab: Lab) -> None:

@@ -1,31 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands nvidia-ctk cdi list and validate."""
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nvct.cdi.read import load
-from nvct.cli.main import program
 from nvct.errors import UsageError
-from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
 
 
-def run(*args: str | Path, env: Mapping[str, str] | None = None) -> Result:
-    runner = CliRunner()
-    return runner.invoke(
-        program("nvidia-ctk"), [str(arg) for arg in args], prog_name="nvidia-ctk", env=env
-    )
+def run(lab: Lab, *args: str | Path, **more: Any) -> Result:
+    return lab.invoke("nvidia-ctk", "cdi", *args, **more)
 
 
 # --- list ---
 
 
 def listed(lab: Lab, *more: str) -> Result:
-    return run("cdi", "list", "--spec-dir", f"{lab.home}/cdi,{lab.home}/cdi2", *more)
+    return run(lab, "list", "--spec-dir", f"{lab.home}/cdi,{lab.home}/cdi2", *more)
 
 
 def test_devices_are_listed_one_a_line_and_sorted(lab: Lab) -> None:
@@ -39,23 +34,6 @@ def test_devices_are_listed_one_a_line_and_sorted(lab: Lab) -> None:
         "acme.com/nic=0", "acme.com/nic=1", "nvidia.com/gpu=0", "nvidia.com/gpu=1",
     ]  # fmt: skip
     assert result.stderr == "Found 4 CDI devices\n"
-
-
-def test_the_folders_have_a_variable(lab: Lab) -> None:
-    lab.spec()
-
-    result = run(
-        "cdi", "list", env={"NVIDIA_CTK_CDI_SPEC_DIRS": f"{lab.home}/cdi,{lab.home}/cdi2"}
-    )
-
-    assert result.stdout.splitlines() == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
-
-
-def test_no_device_is_no_error(lab: Lab) -> None:
-    result = listed(lab)
-
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "Found 0 CDI devices\n"
 
 
 def test_unusable_files_are_reported_on_stderr(lab: Lab) -> None:
@@ -84,10 +62,9 @@ OLD = [f"  CRI-O before 1.25.0 {WHY}", f"  Podman before 4.3.0 {WHY}"]
 def test_valid_files_are_reported_and_the_status_is_0(lab: Lab) -> None:
     lab.driver(gpus=2)
     path = lab.spec()
-    env = {CONFIG_ENV: str(lab.config_toml)}
-    run("cdi", "generate", "--output", lab.home / "own.yaml", env=env)
+    run(lab, "generate", "--output", lab.home / "own.yaml")
 
-    result = run("cdi", "validate", path, lab.home / "own.yaml")
+    result = run(lab, "validate", path, lab.home / "own.yaml")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -109,7 +86,7 @@ def test_one_invalid_file_makes_the_status_1_and_the_others_are_checked(
     good, bad = lab.spec(), lab.home / "bad.json"
     bad.write_text(text)
 
-    result = run("cdi", "validate", bad, good)
+    result = run(lab, "validate", bad, good)
 
     assert result.exit_code == 1
     first, second, *_notes = result.stdout.splitlines()
@@ -122,21 +99,10 @@ def test_what_only_the_schema_refuses_is_invalid_too(lab: Lab) -> None:
     path = lab.spec(common={"hooks": hooks})
     load.load_file(str(path))
 
-    result = run("cdi", "validate", path)
+    result = run(lab, "validate", path)
 
     assert result.exit_code == 1
     assert "containerEdits.hooks[0].path breaks the schema" in result.stdout
-
-
-def test_a_missing_file_is_invalid(lab: Lab) -> None:
-    result = run("cdi", "validate", lab.home / "no.yaml")
-
-    assert result.exit_code == 1
-    assert result.stdout.startswith("invalid: ")
-
-
-def test_no_file_is_a_usage_error() -> None:
-    assert run("cdi", "validate").exit_code == 2
 
 
 GIDS = {"additionalGids": [44]}
@@ -150,7 +116,7 @@ def newer(lab: Lab, name: str = "gpu.json") -> Path:
 
 
 def test_engines_that_are_too_old_are_a_note(lab: Lab) -> None:
-    result = run("cdi", "validate", newer(lab))
+    result = run(lab, "validate", newer(lab))
 
     assert result.exit_code == 0
     assert (
@@ -159,16 +125,10 @@ def test_engines_that_are_too_old_are_a_note(lab: Lab) -> None:
     ) in result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("how", ["flag", "variable"])
-def test_an_engine_that_is_named_and_refuses_makes_the_status_1(how: str, lab: Lab) -> None:
+def test_an_engine_that_is_named_and_refuses_makes_the_status_1(lab: Lab) -> None:
     path = newer(lab)
-    engines = "docker=26.0,podman=5.4"
-    flags = ["--engine", engines] if how == "flag" else []
 
-    result = run(
-        "cdi", "validate", path, *flags,
-        env={"NVIDIA_CTK_CDI_VALIDATE_ENGINES": engines if how == "variable" else ""},
-    )  # fmt: skip
+    result = run(lab, "validate", path, NVIDIA_CTK_CDI_VALIDATE_ENGINES="docker=26.0,podman=5.4")
 
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [
@@ -180,22 +140,18 @@ def test_an_engine_that_is_named_and_refuses_makes_the_status_1(how: str, lab: L
 def test_an_engine_that_is_named_and_reads_it_is_no_note(lab: Lab) -> None:
     path = newer(lab)
 
-    result = run("cdi", "validate", path, "--engine", "docker=26.1", "--engine=containerd=2.1")
+    result = run(lab, "validate", path, "--engine", "docker=26.1", "--engine=containerd=2.1")
+    unknown = run(lab, "validate", path, "--engine", "lxc=5")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [f"valid: {path} (nvidia.com/gpu, 2 devices)"]
-
-
-def test_an_engine_that_is_unknown_is_a_usage_error(lab: Lab) -> None:
-    result = run("cdi", "validate", newer(lab), "--engine", "lxc=5")
-
-    assert isinstance(result.exception, UsageError)
+    assert isinstance(unknown.exception, UsageError)
 
 
 def test_a_file_whose_name_no_engine_looks_at_is_noted(lab: Lab) -> None:
     path = newer(lab, "x.yml")
 
-    result = run("cdi", "validate", path, "--engine", "docker=29.2")
+    result = run(lab, "validate", path, "--engine", "docker=29.2")
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1:] == [
@@ -205,10 +161,9 @@ def test_a_file_whose_name_no_engine_looks_at_is_noted(lab: Lab) -> None:
 
 def test_a_spec_can_come_from_stdin(lab: Lab) -> None:
     data = newer(lab).read_bytes()
-    runner = CliRunner()
 
-    good = runner.invoke(program("nvidia-ctk"), ["cdi", "validate", "-"], input=data)
-    bad = runner.invoke(program("nvidia-ctk"), ["cdi", "validate", "-"], input=b"kind: [")
+    good = run(lab, "validate", "-", stdin=data)
+    bad = run(lab, "validate", "-", stdin=b"kind: [")
 
     assert (good.exit_code, bad.exit_code) == (0, 1)
     assert good.stdout.startswith("valid: stdin (nvidia.com/gpu, 2 devices)\n")

@@ -34,6 +34,7 @@ def test_the_running_engine_is_selected() -> None:
 def test_without_a_running_engine_the_installed_one_is_selected() -> None:
     assert runtime_engine.choose([DOCKER, IDLE], "containerd", None) == IDLE
     assert runtime_engine.choose([DOCKER], "containerd", None) is None
+    assert runtime_engine.choose([SYSTEM], "containerd", "/tmp/config.toml") is None
 
 
 def test_two_running_engines_need_a_choice() -> None:
@@ -44,10 +45,6 @@ def test_two_running_engines_need_a_choice() -> None:
     assert MICROK8S.edit in caught.value.hint
     for path in (MICROK8S.config, MICROK8S.edit):
         assert runtime_engine.choose([SYSTEM, MICROK8S], "containerd", path) == MICROK8S
-
-
-def test_an_unread_file_selects_no_engine() -> None:
-    assert runtime_engine.choose([SYSTEM], "containerd", "/tmp/config.toml") is None
 
 
 def test_an_editable_engine_is_preferred() -> None:
