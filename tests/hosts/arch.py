@@ -80,16 +80,6 @@ PLATFORM = Platform(
 /usr/share/vulkansc/icd.d/nvidia_icd_vksc.json
 /usr/share/nvidia/nvidia-application-profiles-V-rc
 """,
-    mounts=LIBRARIES + PROGRAMS.replace("/usr/bin", "/usr/sbin") + SHARED + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/etc/vulkan/icd.d/nvidia_icd.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/etc/vulkansc/icd.d/nvidia_icd_vksc.json
-""",
-    links=LINKS_OF_PACKAGES + """
-/usr/lib/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-/usr/lib/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-""",
     cached=("/usr/lib",),
     left_out={
         "/usr/lib32/*": "32-bit: asked for by the capability compat32",

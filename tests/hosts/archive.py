@@ -51,9 +51,6 @@ PROGRAMS = "@/nvidia-{smi,debugdump,persistenced,xconfig,cuda-mps-control,cuda-m
 OTHER_PROGRAMS = """
 @/nvidia-{bug-report.sh,modprobe,ngx-updater,pcc,powerd,settings,sleep.sh,installer,uninstall}
 """
-# What containers get of all these besides the files.
-MORE_LINKS = "@/libGLX_indirect.so.0 -> libGLX_nvidia.so.V\n"
-LINKS = SONAME_LINKS + DEVELOPMENT_LINKS + MORE_LINKS
 GLVND = "images have GLVND and OpenCL's loader; they are not the driver's"
 LEFT_OUT = {
     "*/nvidia-*install*": "changes the host's files",

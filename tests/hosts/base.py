@@ -24,15 +24,6 @@ from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import VERSION, HostTree
 
-# Nodes of one GPU: README of driver 580, chapter "Installed components", and the kernel's
-# admin-guide/devices.txt for DRM (226); udev's 60-drm.rules makes the links by path.
-CONTROL_NODES = "/dev/{nvidiactl,nvidia-uvm,nvidia-uvm-tools,nvidia-modeset}"
-GPU_NODES = """
-/dev/nvidia0
-/dev/dri/{card1,renderD128}
-/dev/dri/by-path/pci-0000:18:00.0-{card,render}
-"""
-
 # SONAMEs as the links of the distributions' packages tell them: debian/*.links of Ubuntu's
 # nvidia-graphics-drivers-580, which has none for those that end in "V" here.
 SONAMES = {
@@ -81,13 +72,11 @@ EXECUTABLE = re.compile(r"/(?:s?bin|origBin)/|/nvidia-(?:smi|debugdump)$")
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """A host, and what its containers are to get.
+    """A host. What its containers get is golden: tests/golden/hosts/NAME.json.
 
     Attributes:
         source: where the tables are from.
         files: what is installed, at the host's paths.
-        mounts: of containers, at their paths.
-        links: of containers.
         left_out: files that are installed and no container gets, beside LEFT_OUT.
         cached: directories whose libraries the driver root's ld.so.cache lists.
         firmware_path: of the kernel's module firmware_class.
@@ -99,10 +88,7 @@ class Platform:
 
     source: str
     files: str
-    mounts: str
-    links: str
     left_out: Mapping[str, str] = field(default_factory=dict)
-    nodes: str = CONTROL_NODES + GPU_NODES
     version: str = VERSION
     machine: str = "x86_64"
     mode: str = "nvml"
@@ -130,10 +116,6 @@ class Platform:
     def paths(self, table: str) -> set[str]:
         """Return the paths of a table."""
         return {path for path, _ in self.expand(table)}
-
-    def pairs(self, table: str) -> set[str]:
-        """Return the links of a table, as the argument of a hook has them."""
-        return {f"{target}::{path}" for path, target in self.expand(table)}
 
     def reason(self, path: str) -> str:
         """Return why containers do not get a file, "" where nothing is said."""

@@ -46,14 +46,6 @@ PLATFORM = Platform(
 {LIB}/libOpenCL.so.1 -> libOpenCL.so.1.0.0
 /usr/lib/firmware/nvidia/V/gsp_{{ga10x,tu10x}}.bin
 """,
-    mounts=LIBRARIES + PROGRAMS + "/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin\n",
-    links=LINKS_OF_PACKAGES + f"""
-{LIB}/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-{LIB}/libnvidia-vulkan-producer.so -> STEM.so.V
-{LIB}/libcuda.so -> STEM.so.1
-{LIB}/libnvidia-opticalflow.so -> STEM.so.1
-{LIB}/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-""",
     cached=(LIB,),
     left_out={
         "*/nvswitch-audit": "a tool for the fabric's administrator",

@@ -40,10 +40,6 @@ PLATFORM = Platform(
 /usr/lib/nvidia/alternate-install-present
 /usr/share/nvidia/nvidia-application-profiles-V-rc
 """,
-    mounts=archive.at(LIB, archive.LIBRARIES)
-    + archive.at("/usr/bin", archive.PROGRAMS)
-    + SHARED + MODULES + "/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin\n",
-    links=archive.at(LIB, archive.LINKS) + GLX_LINK,
     cached=(LIB,),
     left_out={"/usr/lib/i386-linux-gnu/*": "32-bit: asked for by the capability compat32"}
     | archive.LEFT_OUT,

@@ -39,7 +39,6 @@ ALTERNATIVES = "".join(
     f"/etc/alternatives/nvidia--{name}-x86_64-linux-gnu -> {PRIVATE}/{name}\n"
     for name in SLAVES
 )
-PROGRAMS = "/usr/bin/nvidia-{smi,debugdump,cuda-mps-control,cuda-mps-server,persistenced}\n"
 CONF = "nvidia-drm-outputclass.conf"
 PLATFORM = Platform(
     source=SOURCE,
@@ -70,21 +69,6 @@ PLATFORM = Platform(
 /usr/share/vulkan/icd.d/nvidia_icd.json
 /usr/share/vulkan/implicit_layer.d/nvidia_layers.json
 /usr/share/nvidia/{{nvoptix.bin,nvidia-application-profiles-V-rc}}
-""",
-    mounts=LIBRARIES + PROGRAMS + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/etc/OpenCL/vendors/nvidia.icd
-/etc/vulkan/icd.d/nvidia_icd.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf
-/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-/usr/share/nvidia/nvoptix.bin
-""",
-    links=LINKS_OF_PACKAGES + f"""
-{PRIVATE}/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-{LIB}/gbm/nvidia-drm_gbm.so -> ../nvidia/current/libnvidia-allocator.so.1
-{LIB}/vdpau/libvdpau_nvidia.so.1 -> ../nvidia/current/libvdpau_nvidia.so.1
-{LIB}/libnvidia-ngx.so.1 -> STEM.so.V
 """,
     cached=(LIB,),
     left_out={

@@ -14,10 +14,6 @@ libnvsdm and nvidia-imex. The files of the driver are those of the archive.
 ROOT = "/run/nvidia/driver"
 LIB = "/usr/lib/x86_64-linux-gnu"
 LIBRARIES = archive.LIBRARIES + "@/{libnvsdm,libnvidia-nscq}.so.V\n"
-LINKS = archive.LINKS + """
-@/libnvsdm.so.1 -> STEM.so.V
-@/libnvidia-nscq.so.2 -> STEM.so.V
-"""  # fmt: skip
 PROGRAMS = archive.PROGRAMS + "@/nvidia-{imex,imex-ctl}\n@/nv-fabricmanager\n"
 CONFIGURATION = """
 @/etc/OpenCL/vendors/nvidia.icd
@@ -39,11 +35,6 @@ PLATFORM = Platform(
     ) + archive.at(f"{ROOT}/usr/bin", PROGRAMS, archive.OTHER_PROGRAMS) + archive.at(
         ROOT, CONFIGURATION, "@/lib -> usr/lib\n@/bin -> usr/bin\n"
     ) + archive.at(f"{ROOT}/usr/lib", FIRMWARE) + "/usr/bin/nvidia-smi\n",
-    mounts=archive.at(LIB, LIBRARIES)
-    + archive.at("/usr/bin", PROGRAMS)
-    + archive.at("", CONFIGURATION)
-    + archive.at("/lib", FIRMWARE),
-    links=archive.at(LIB, LINKS),
     cached=(LIB,),
     left_out={"/usr/bin/nvidia-smi": "the host's own, of another driver"} | archive.LEFT_OUT,
 )  # fmt: skip

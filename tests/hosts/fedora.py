@@ -52,21 +52,6 @@ FILES = LIBRARIES + LINKS_OF_PACKAGES + f"/usr/bin/{PROGRAMS}" + """
 /usr/share/nvidia/{nvoptix.bin,nvidia-application-profiles-V-rc}
 /usr/share/nvidia/files.d/sandboxutils-filelist.json
 """  # fmt: skip
-MOUNTS = LIBRARIES + f"/usr/sbin/{PROGRAMS}" + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/etc/OpenCL/vendors/nvidia.icd
-/etc/vulkan/icd.d/nvidia_icd.x86_64.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/etc/vulkansc/icd.d/nvidia_icd_vksc.x86_64.json
-/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-/usr/share/egl/egl_external_platform.d/{10_nvidia_wayland,15_nvidia_gbm}.json
-/usr/share/nvidia/nvoptix.bin
-"""  # fmt: skip
-LINKS = LINKS_OF_PACKAGES + """
-/usr/lib64/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-/usr/lib64/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-/usr/lib64/libnvidia-opticalflow.so -> STEM.so.1
-"""  # fmt: skip
 PLATFORM = Platform(
     source=SOURCE,
     version="580.119.02",
@@ -78,7 +63,5 @@ PLATFORM = Platform(
 /sbin -> usr/sbin
 /usr/sbin -> bin
 """,
-    mounts=MOUNTS,
-    links=LINKS,
     cached=("/usr/lib64",),
 )  # fmt: skip

@@ -46,18 +46,6 @@ PLATFORM = Platform(
 /opt/bin/nvidia-{smi,debugdump,persistenced,xconfig,modprobe,settings}
 /opt/bin/nvidia-{cuda-mps-control,cuda-mps-server}
 """,
-    mounts=NAMES.replace("@", "/usr/lib64") + """
-/usr/lib64/libglxserver_nvidia.so.V
-/usr/bin/nvidia-smi
-/opt/bin/nvidia-{debugdump,persistenced,xconfig,cuda-mps-control,cuda-mps-server}
-""",
-    links=LINKS_OF_LDCONFIG.replace("@", "/usr/lib64") + """
-/usr/lib64/libcuda.so -> STEM.so.1
-/usr/lib64/libnvidia-opticalflow.so -> STEM.so.1
-/usr/lib64/libglxserver_nvidia.so -> STEM.so.V
-/usr/lib64/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-/usr/lib64/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-""",
     cached=("/opt/nvidia/current/usr/lib64",),
     left_out={
         "/opt/nvidia/*": "the same files as in /usr/lib64, which is searched first",

@@ -56,24 +56,6 @@ PLATFORM = Platform(
 /usr/share/vulkan/implicit_layer.d/nvidia_layers.json
 /usr/lib/firmware/nvidia/V/gsp_{{ga10x,tu10x}}.bin
 """,
-    mounts=LIBRARIES + PROGRAMS + SHARED + """
-/etc/vulkan/icd.d/nvidia_icd.aarch64.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/run/{nvidia-persistenced,nvidia-fabricmanager}/socket
-""",
-    links=LINKS_OF_PACKAGES + f"""
-{LIB}/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-{LIB}/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-{LIB}/libnvidia-opticalflow.so -> STEM.so.1
-""",
     cached=(LIB,),
     sockets=("nvidia-persistenced/socket", "nvidia-fabricmanager/socket"),
-    nodes="""
-/dev/{nvidiactl,nvidia-uvm,nvidia-uvm-tools,nvidia-modeset}
-/dev/nvidia{0,1,2,3}
-/dev/dri/card{1,2,3,4}
-/dev/dri/renderD{128,129,130,131}
-/dev/dri/by-path/pci-0000:{18,2a,3a,5d}:00.0-{card,render}
-""",
 )  # fmt: skip

@@ -29,18 +29,6 @@ PLATFORM = Platform(
     + archive.at(f"{ROOT}/bin", archive.PROGRAMS, archive.OTHER_PROGRAMS)
     + archive.at(f"{ROOT}/firmware", FIRMWARE)
     + f"{ROOT}/vulkan/icd.d/nvidia_icd.json\n",
-    mounts=archive.at("/lib64", archive.LIBRARIES)
-    + archive.at("/bin", archive.PROGRAMS)
-    + archive.at("/firmware", FIRMWARE)
-    + "/etc/vulkan/icd.d/nvidia_icd.json\n",
-    links=archive.at("/lib64", archive.LINKS),
     left_out=archive.LEFT_OUT,
     gpus=8,
-    nodes="""
-/dev/{nvidiactl,nvidia-uvm,nvidia-uvm-tools,nvidia-modeset}
-/dev/nvidia{0,1,2,3,4,5,6,7}
-/dev/dri/card{1,2,3,4,5,6,7,8}
-/dev/dri/renderD{128,129,130,131,132,133,134,135}
-/dev/dri/by-path/pci-0000:{18,2a,3a,5d,9a,ab,ba,db}:00.0-{card,render}
-""",
 )

@@ -81,11 +81,8 @@ PLATFORM = Board(
     ),
     there=f"{GPU}\n{IGPU0}\n{OTHERS}\n{DRM}\n"
     "/dev/dri/by-path/platform-17000000.gpu-render -> ../renderD128",
-    nodes=f"{GPU}\n{IGPU0}\n{OTHERS}\n{DRM}",
     files=LIBRARIES + OTHER_FILES + LISTED_LINKS + f"{LINKED_LIBRARY}\n{FOLDER_LINK}\n{V4L2}\n"
     "/usr/bin/{tegrastats,nvpmodel}",
-    mounts=LIBRARIES + OTHER_FILES + f"{V4L2}\n/etc/nv_tegra_release\n/dev/dri/by-path",
-    links=LISTED_LINKS + f"{LINKED_LIBRARY}\n{FOLDER_LINK}",
     left_out={"/usr/bin/*": "no list names it"},
     reported=(ORIN,),
 )

@@ -48,10 +48,6 @@ LISTED_LINKS = f"""
 /etc/vulkan/icd.d/nvidia_icd.json -> {L}/nvidia/nvidia_icd.json
 /usr/share/glvnd/egl_vendor.d/10_nvidia.json -> ../../../lib/aarch64-linux-gnu/tegra-egl/nvidia.json
 """
-# By their SONAMEs; nvidia-ctk makes such links for names like libx.so.1.2 only.
-LINKS_BY_SONAME = f"""
-{L}/nvidia/{{libnvcuextend,libnvcuvid,libnvidia-encode,libnvidia-opticalflow}}.so.1 -> STEM.so
-"""
 INFORMATION = "Model: \t\t {}\nGPU UUID: \t {}\nBus Location: \t {}\nDevice Minor: \t {}\n"
 
 PLATFORM = Board(
@@ -67,10 +63,7 @@ PLATFORM = Board(
     ),
     there=f"{GPU}\n{IGPU0}\n{SHARED}\n{OWN}\n{DRM}\n{UVM}\n/dev/nvidia2\n"
     "/dev/dri/by-path/pci-0000:03:00.0-card -> ../card2",
-    nodes=f"{GPU}\n{IGPU0}\n{SHARED}\n{OWN}\n{DRM}\n{UVM}\n/dev/nvidia2",
     files=LIBRARIES + OTHER_FILES + LISTED_LINKS + "/usr/bin/tegrastats",
-    mounts=LIBRARIES + OTHER_FILES + "/etc/nv_tegra_release\n/dev/dri/by-path",
-    links=LISTED_LINKS + LINKS_BY_SONAME,
     left_out={"/usr/bin/tegrastats": "no list names it"},
     reported=(THOR, RTX),
     drm=f"/bus/pci/devices/{RTX.bus_id}/drm/{{card2,renderD130}}",

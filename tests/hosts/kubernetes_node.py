@@ -35,19 +35,7 @@ PLATFORM = Platform(
 /usr/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
 """,
     # Containers have /lib -> usr/lib, where the recorded list has the firmware.
-    mounts=LIBRARIES + PROGRAMS + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/run/nvidia-persistenced/socket
-""",
-    links=LINKS + "/usr/lib/x86_64-linux-gnu/libnvidia-opticalflow.so -> STEM.so.1",
     cached=("/usr/lib/x86_64-linux-gnu",),
     sockets=("nvidia-persistenced/socket",),
     gpus=8,
-    nodes="""
-/dev/{nvidiactl,nvidia-uvm,nvidia-uvm-tools,nvidia-modeset}
-/dev/nvidia{0,1,2,3,4,5,6,7}
-/dev/dri/card{1,2,3,4,5,6,7,8}
-/dev/dri/renderD{128,129,130,131,132,133,134,135}
-/dev/dri/by-path/pci-0000:{18,2a,3a,5d,9a,ab,ba,db}:00.0-{card,render}
-""",
 )  # fmt: skip

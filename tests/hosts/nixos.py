@@ -61,18 +61,6 @@ PLATFORM = Platform(
 /run/current-system/sw/bin/nvidia-cuda-mps-control -> {STORE}/bin/nvidia-cuda-mps-control
 /run/current-system/sw/bin/nvidia-cuda-mps-server -> {STORE}/bin/nvidia-cuda-mps-server
 """,
-    mounts=IN_STORE + FIRMWARE + """/nvidia/V/gsp_{ga10x,tu10x}.bin
-/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-/etc/vulkan/icd.d/nvidia_icd.x86_64.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-""",
-    links=SONAME_LINKS.replace("@", f"{STORE}/lib") + f"""
-{STORE}/lib/vdpau/libvdpau_nvidia.so.1 -> STEM.so.V
-{STORE}/lib/libcuda.so -> STEM.so.1
-{STORE}/lib/libnvidia-opticalflow.so -> STEM.so.1
-{STORE}/lib/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-{STORE}/lib/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-""",
     library_paths={"*": f"{STORE}/lib/"},
     left_out={
         "*/bin/*": "needs the dynamic linker of the store, which containers do not have",

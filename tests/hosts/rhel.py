@@ -55,23 +55,7 @@ PLATFORM = Platform(
 /usr/share/nvidia/{nvoptix.bin,nvidia-application-profiles-V-rc}
 /usr/share/nvidia/files.d/sandboxutils-filelist.json
 """,
-    mounts=LIBRARIES + PROGRAMS + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/etc/OpenCL/vendors/nvidia.icd
-/etc/vulkan/icd.d/nvidia_icd.x86_64.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/etc/vulkansc/icd.d/nvidia_icd.x86_64.json
-/usr/share/X11/xorg.conf.d/10-nvidia.conf
-/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-/usr/share/egl/egl_external_platform.d/{10_nvidia_wayland,15_nvidia_gbm}.json
-/usr/share/nvidia/nvoptix.bin
-""",
     # gbm's backend is named by the library's SONAME, not by the version as in the package.
-    links=LINKS_OF_PACKAGES + """
-/usr/lib64/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
-/usr/lib64/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-/usr/lib64/libnvidia-opticalflow.so -> STEM.so.1
-""",
     cached=("/usr/lib64",),
     library_paths={"nvidia_icd.*": "/usr/lib64/"},
 )  # fmt: skip

@@ -28,8 +28,6 @@ PLATFORM = Platform(
 /var/usrlocal/bin/podman-wrapper
 /sysroot/ostree/repo/config
 """,
-    mounts=fedora.MOUNTS,
-    links=fedora.LINKS,
     cached=("/usr/lib64",),
     left_out={"/var/usrlocal/*": "not the driver's", "/sysroot/*": "not the driver's"},
 )  # fmt: skip

@@ -52,18 +52,6 @@ PLATFORM = Platform(
 {CONTENT}/share/vulkan/implicit_layer.d/nvidia_layers.json
 {CONTENT}/share/nvidia/nvoptix.bin
 """,
-    mounts=LIBRARIES + """
-/etc/OpenCL/vendors/nvidia.icd
-/etc/vulkan/icd.d/nvidia_icd.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-/usr/share/egl/egl_external_platform.d/{10_nvidia_wayland,15_nvidia_gbm}.json
-/usr/share/nvidia/nvoptix.bin
-""",
-    links=LINKS_OF_PACKAGES + f"""
-{LIB}/libnvidia-ngx.so.1 -> STEM.so.V
-{LIB}/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-""",
     left_out={
         f"{CONTENT}/bin/*": "nvidia-ctk finds it by its PATH, which nvct does not ask",
         "*/50_mesa.json": "Mesa's",

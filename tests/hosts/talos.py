@@ -43,15 +43,6 @@ PLATFORM = Platform(
 /usr/local/share/nvidia/{nvoptix.bin,nvidia-application-profiles-V-rc}
 /usr/local/bin/nvidia-{ctk,cdi-hook,container-runtime,persistenced-wrapper}
 """,
-    mounts=archive.at(LIB, archive.LIBRARIES, MODULES)
-    + archive.at("/usr/local/bin", archive.PROGRAMS)
-    + SHARED
-    + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/usr/share/nvidia/nvoptix.bin
-/run/nvidia-persistenced/socket
-""",
-    links=archive.at(LIB, archive.LINKS, GLX_LINK),
     cached=(LIB,),
     sockets=("nvidia-persistenced/socket",),
     left_out={

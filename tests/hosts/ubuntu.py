@@ -40,11 +40,6 @@ LINKS_OF_PACKAGES = """
 /usr/lib/x86_64-linux-gnu/nvidia/xorg/libglxserver_nvidia.so -> STEM.so.V
 /usr/lib/x86_64-linux-gnu/gbm/nvidia-drm_gbm.so -> ../libnvidia-allocator.so.1
 """
-# Links that the driver's own installer or ldconfig makes and the packages lack.
-MORE_LINKS = """
-/usr/lib/x86_64-linux-gnu/libGLX_indirect.so.0 -> libGLX_nvidia.so.V
-/usr/lib/x86_64-linux-gnu/libnvidia-{ngx,vksc-core}.so.1 -> STEM.so.V
-"""
 PROGRAMS = """
 /usr/bin/nvidia-{smi,debugdump,persistenced,xconfig,cuda-mps-control,cuda-mps-server}
 """
@@ -67,17 +62,4 @@ PLATFORM = Platform(
 /usr/share/nvidia/{nvoptix.bin,nvidia-application-profiles-V-rc}
 /usr/share/nvidia/files.d/sandboxutils-filelist.json
 """,
-    mounts=LIBRARIES + PROGRAMS + """
-/lib/firmware/nvidia/V/gsp_{ga10x,tu10x}.bin
-/etc/OpenCL/vendors/nvidia.icd
-/etc/vulkan/icd.d/nvidia_icd.json
-/etc/vulkan/implicit_layer.d/nvidia_layers.json
-/etc/vulkansc/icd.d/nvidia_icd_vksc.json
-/usr/share/glvnd/egl_vendor.d/10_nvidia.json
-/usr/share/egl/egl_external_platform.d/{10_nvidia_wayland,15_nvidia_gbm}.json
-/usr/share/egl/egl_external_platform.d/20_nvidia_{xcb,xlib}.json
-/usr/share/X11/xorg.conf.d/10-nvidia.conf
-/usr/share/nvidia/nvoptix.bin
-""",
-    links=LINKS_OF_PACKAGES + MORE_LINKS,
 )  # fmt: skip

@@ -42,8 +42,6 @@ PLATFORM = Platform(
 /usr/local/nvidia/lib/{libcuda,libnvidia-ml,libnvidia-compiler}.so.V
 /usr/local/nvidia/lib/{libcuda,libnvidia-ml}.so.1 -> STEM.so.V
 """,
-    mounts=LIBRARIES.replace("@", "/lib64") + f"/bin/{PROGRAMS}",
-    links=LINKS.replace("@", "/lib64") + "/lib64/libcuda.so -> STEM.so.1\n",
     i386_dirs=(f"{ROOT}/lib/",),
     left_out={
         f"{ROOT}/lib/*": "32-bit: asked for by the capability compat32",

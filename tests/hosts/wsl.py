@@ -24,13 +24,6 @@ PLATFORM = Platform(
 /usr/lib/wsl/drivers/iigd_dch.inf_amd64_0123456789abcdef/libigc64.so
 {STORE}/nvidia-smi.exe
 """,
-    mounts=FILES,
-    links=f"""
-{STORE}/libcuda.so.1 -> libcuda_loader.so
-{STORE}/libcuda.so -> libcuda.so.1
-/usr/bin/nvidia-smi -> {STORE}/nvidia-smi
-""",
-    nodes="/dev/dxg",
     left_out={
         "/usr/lib/wsl/lib/lib[cn]*": "copies of what is in the driver's folder",
         "/usr/lib/wsl/lib/nvidia-smi": "a copy of that in the driver's folder",

@@ -5,9 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.errors import UsageError
-from nvct.linux import elf
 from nvct_sim import kernelfs, mig, profile, state, tree
-from nvct_sim.elf_writer import shared_object
 
 VALUE = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\0"), max_size=20)
 WORD = VALUE.filter(lambda text: text != "" and "=" not in text)
@@ -71,12 +69,3 @@ def test_mig_instances_never_overlap_and_never_share_an_id(steps: list[str | int
     assert len(slices) == len(set(slices))
     assert len(ids) == len(set(ids)) == len(now.find("ci", gpu=0))
     assert len(minors) == len(set(minors)) == 2 * len(ids)
-
-
-@given(WORD, st.lists(WORD, max_size=5), st.dictionaries(WORD, VALUE.map(str.encode), max_size=5))
-def test_a_written_library_is_read_back(
-    soname: str, needed: list[str], symbols: dict[str, bytes]
-) -> None:
-    library = elf.Elf(shared_object(soname=soname, needed=needed, symbols=symbols))
-
-    assert (library.soname, library.needed) == (soname, needed)

@@ -10,13 +10,10 @@ import os
 import stat
 from dataclasses import dataclass
 
-from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import NodeStat
-from nvct.host.model import Inventory
 from nvct.host.nvml.model import NvmlGpu
-from nvct.host.tegra import board as tegra
 from nvct.host.tegra import csv
-from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
+from tests.support.host_tree import HostTree, elf_bytes
 
 FOLDER = f"etc/{csv.FOLDER}"
 LIB = "/usr/lib/aarch64-linux-gnu/nvidia"
@@ -68,23 +65,3 @@ class Board:
     def cuda(self) -> Board:
         self.library(f"{LIB}/libcuda.so.1.1", "libcuda.so.1")
         return self.library(f"{LIB}/libnvidia-ml.so.1")
-
-    def find(self, *gpus: NvmlGpu, **wanted: object) -> Inventory:
-        self.host.write(f"{FOLDER}/devices.csv", self.devices)
-        self.host.write(f"{FOLDER}/drivers.csv", self.drivers)
-        keywords = {"stat_node": stat_node, "nvml": FakeNvml(gpus) if gpus else None, **wanted}
-        return tegra.discover(self.host.roots, DiscoveryOptions(**keywords))  # type: ignore[arg-type]
-
-
-def node_paths(inventory: Inventory) -> dict[str, list[str]]:
-    return {device.name: [node.path for node in device.nodes] for device in inventory.devices}
-
-
-def links(inventory: Inventory) -> dict[str, str]:
-    found = [link for file in inventory.files for link in file.links] + list(inventory.links)
-    assert len({link.path for link in found}) == len(found)
-    return {link.path: link.target for link in found}
-
-
-def file_paths(inventory: Inventory) -> list[str]:
-    return [file.container_path for file in inventory.files]

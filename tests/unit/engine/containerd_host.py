@@ -17,11 +17,6 @@ V1_7 = (1, 7, 24)
 V2_0 = (2, 0, 5)
 V2_1 = (2, 1, 9)
 NVIDIA = (Handler(name="nvidia", path=PROGRAM),)
-THREE = (
-    *NVIDIA,
-    Handler(name="nvidia-cdi", path=f"{PROGRAM}.cdi"),
-    Handler(name="nvidia-legacy", path=f"{PROGRAM}.legacy"),
-)
 V2 = """version = 2
 
 [plugins."io.containerd.grpc.v1.cri"]
@@ -83,15 +78,3 @@ class Host(Files):
     def parsed(self, path: str = CONFIG) -> dict[str, Any]:
         """Return what a file says."""
         return toml_file.parse(self.text(path), path)
-
-    def cri(self, path: str = CONFIG) -> dict[str, Any]:
-        """Return the only plugin's table of a file."""
-        (table,) = self.parsed(path)["plugins"].values()
-        assert isinstance(table, dict)
-        return table
-
-    def runtime(self, name: str, path: str = CONFIG) -> dict[str, Any]:
-        """Return a runtime's table."""
-        table = self.cri(path)["containerd"]["runtimes"][name]
-        assert isinstance(table, dict)
-        return table

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines are found by what really runs: program, unit, socket, and the file that it reads."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -317,17 +316,3 @@ def test_a_process_that_cannot_be_inspected_is_recognized_by_its_arguments(host:
 def test_a_process_that_has_ended_is_none(host: FakeHost) -> None:
     assert processes.inspect(7, host.proc) is None
     assert list(processes.running(str(host.root / "none"))) == []
-
-
-def test_an_option_is_its_last_value() -> None:
-    args = ["-c", "/a", "--config=/b", "-H", "x", "--host=y", "--flag"]
-    assert processes.option(args, "config", "c") == "/b"
-    assert processes.options(args, "H", "host") == ["x", "y"]
-    assert processes.option(args, "flag") == ""
-
-
-def test_detected_engines_are_values(host: FakeHost) -> None:
-    host.process(7, "/usr/bin/dockerd", ["dockerd"])
-    one, two = _engines(host), _engines(host)
-    assert one == two
-    assert replace(one[0], version="").numbers == ()

@@ -16,7 +16,7 @@ from nvct.engine import undo
 from nvct.engine.journal import Entry, Journal, Page, Record
 from nvct.engine.model import EngineOptions, Handler, State
 from nvct.engine.writing import ABSENT, PathState
-from nvct.errors import DocumentError, UnsafePathError
+from nvct.errors import DocumentError
 from tests.support.memory import in_memory
 
 OPTIONS = EngineOptions(
@@ -250,13 +250,6 @@ def test_a_malformed_path_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DocumentError, match=r"'daemon\.json' is no path of a file"):
         journal.load(str(path))
-
-
-def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-
-    with pytest.raises(UnsafePathError, match="can be written to by others"):
-        Journal(str(tmp_path)).lock()
 
 
 def test_foreign_settings_are_not_undone() -> None:

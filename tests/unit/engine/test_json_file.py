@@ -82,53 +82,6 @@ def test_a_foreign_duplicate_name_is_not_changed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "after"),
-    [
-        ('{"a":1}', '{"a":1,"runtimes":{"nvidia":{"path":"nvidia-container-runtime","args":[]}}}'),
-        (
-            '{ "a": 1 }\n',
-            (
-                '{ "a": 1, "runtimes": {"nvidia": {"path": "nvidia-container-runtime", "args": []}} }'
-                "\n"
-            ),
-        ),
-        (
-            '{\n  "a": 1.0e+2\n}\n',
-            (
-                '{\n  "a": 1.0e+2,\n  "runtimes": {\n    "nvidia": {\n'
-                '      "path": "nvidia-container-runtime",\n      "args": []\n    }\n  }\n}\n'
-            ),
-        ),
-        (
-            '{\r\n\t"a" : "\\u00e4\\/",\r\n\r\n\t"runtimes" : {\r\n\t}\r\n}',
-            (
-                '{\r\n\t"a" : "\\u00e4\\/",\r\n\r\n\t"runtimes" : {\r\n\t\t"nvidia": {\r\n'
-                '\t\t\t"path": "nvidia-container-runtime",\r\n\t\t\t"args": []\r\n\t\t}\r\n\t}\r\n}'
-            ),
-        ),
-        (
-            '{\n  "runtimes": { "x": {"path": "y"} }\n}',
-            (
-                '{\n  "runtimes": { "x": {"path": "y"}, '
-                '"nvidia": {"path": "nvidia-container-runtime", "args": []} }\n}'
-            ),
-        ),
-        (
-            '{\n  "a": 1\n  , "b": 2\n}\n',
-            (
-                '{\n  "a": 1\n  , "b": 2\n  , "runtimes": {\n    "nvidia": {\n'
-                '      "path": "nvidia-container-runtime",\n      "args": []\n    }\n  }\n}\n'
-            ),
-        ),
-    ],
-    ids=["compact", "one line", "two spaces", "tabs and CRLF", "inline", "leading commas"],
-)
-def test_a_member_is_added_in_the_style_of_its_siblings(text: str, after: str) -> None:
-    assert edited(text, *REGISTER[0]) == after
-    assert edited(after, *REGISTER[0]) == after
-
-
 @pytest.mark.parametrize("data", [None, b"", b" \n\t\n"], ids=["no file", "empty", "blank"])
 def test_a_file_without_content_is_an_empty_object(data: bytes | None) -> None:
     after = json_file.edit(data, REGISTER, "daemon.json")

@@ -67,19 +67,6 @@ def path(tmp_path: Path) -> Iterator[Path]:
         yield folder / "sock"
 
 
-def test_dockerd_is_well_when_it_lists_the_runtimes(path: Path) -> None:
-    with serving(path, info("runc"), info("runc", "nvidia")) as name:
-        assert running.wait(lambda: running.find_problem("docker", name, ["nvidia"], never)) == ""
-
-
-def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
-    with serving(path, info("runc")) as name:
-        problem = running.wait(
-            lambda: running.find_problem("docker", name, ["nvidia"], never), timeout_s=0
-        )
-    assert problem == "it does not list the runtime nvidia"
-
-
 @pytest.mark.parametrize(
     ("reply", "message"),
     [

@@ -191,34 +191,6 @@ def test_an_edit_changes_what_it_says_and_keeps_the_style_of_the_file(
 # Places
 
 
-def test_a_new_table_is_added_after_its_neighbors_in_their_style() -> None:
-    text = (
-        "[p]\n"
-        "  [p.'x.y'.r.one]\n"
-        "    type = 'a'\n"
-        "    # end of one\n"
-        "\n"
-        "    [p.'x.y'.r.one.o]\n"
-        "      flag = true\n"
-        "\n"
-        "# about q\n"
-        "[q]\n"
-    )
-
-    after = edit(text, [(("p", "x.y", "r"), "two", {"type": "b", "o": {"flag": False}})])
-
-    assert after == text.replace(
-        "      flag = true\n",
-        "      flag = true\n"
-        "\n"
-        "  [p.'x.y'.r.two]\n"
-        "    type = 'b'\n"
-        "\n"
-        "    [p.'x.y'.r.two.o]\n"
-        "      flag = false\n",
-    )
-
-
 def test_multi_line_strings_and_brackets_in_strings_are_no_statements() -> None:
     text = 'a = """\n[t]\nx = 1\n"" \\\n"""""\nb = [ "]", \'}\', # ]\n  "#" ]\n[t]\ny = \'\'\'\n#\'\'\'\n'
 

@@ -222,16 +222,6 @@ def test_a_failed_undo_leaves_the_engine_configured(host: Host) -> None:
     assert host.read(MAIN) == BEFORE
 
 
-def test_a_file_that_cannot_be_understood_is_left_alone(host: Host) -> None:
-    host.write(b"broken\n")
-
-    with pytest.raises(EngineConfigError):
-        host.transaction().configure(options())
-
-    assert host.read(MAIN) == b"broken\n"
-    assert host.pages() == 0
-
-
 class Meddled(Pair):
     """A module during which another program writes the file."""
 

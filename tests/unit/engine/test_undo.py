@@ -226,15 +226,6 @@ def _edit_json(host: Host, change: Callable[[dict[str, Any]], object]) -> None:
     host.write(host.engine.config, json.dumps(document, indent=4) + "\n")
 
 
-def test_undo_restores_the_bytes(host: Host) -> None:
-    before = host.tree()
-    host.configure()
-    _starts(host)
-    assert host.tree() != before
-    host.undo()
-    assert host.tree() == before
-
-
 @pytest.mark.parametrize("where", ["first", "last"])
 @pytest.mark.parametrize("file", ["main", "written"])
 def test_a_comment_stays_and_our_settings_are_removed(host: Host, where: str, file: str) -> None:

@@ -59,18 +59,6 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(folder: Path) -> None:
     assert os.listdir(folder.parent) == ["crio.conf.d"]
 
 
-def test_mode_and_link_of_an_old_file_stay(folder: Path) -> None:
-    real = folder.parent / "real.d"
-    real.mkdir()
-    (real / "x.toml").write_bytes(b"old")
-    (real / "x.toml").chmod(0o640)
-    (folder / "99-nvidia.toml").symlink_to("../real.d/x.toml")
-    writing.write_engine_file(f"{folder}/99-nvidia.toml", b"new", None, Kernel())
-    assert (folder / "99-nvidia.toml").is_symlink()
-    assert (real / "x.toml").read_bytes() == b"new"
-    assert (real / "x.toml").stat().st_mode & 0o777 == 0o640
-
-
 @pytest.mark.parametrize("name", ["crio", "crio.conf.d"], ids=["other-folder", "everybodys"])
 def test_other_files_are_written_in_their_own_folder(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import replace
 
 import pytest
 
 from nvct.cdi.make.generate import Options
 from nvct.compile import plans
-from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
+from nvct.errors import NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.linux import elf, ldcache
-from nvct_sim.elf_writer import shared_object
-from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
+from nvct.linux import elf
+from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,14 +51,6 @@ def test_node_without_mig_is_described_without_nvml(host: HostTree) -> None:
     assert inventory.warnings == ()
 
 
-def test_gpu_carries_its_drm_nodes_and_links(host: HostTree) -> None:
-    (gpu,) = look(host.gpu(0)).gpus
-
-    assert gpu.node is not None
-    assert [node.path for node in gpu.drm_nodes] == ["/dev/dri/card1", "/dev/dri/renderD128"]
-    assert [link.target for link in gpu.by_path] == ["../card1", "../renderD128"]
-
-
 def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None:
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67)).instance(1, 9, 0, (84, 85))
     nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0), (9, 0)))))
@@ -80,48 +70,6 @@ def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None
     ]
 
 
-@pytest.mark.parametrize("source", ["fails", "absent"])
-def test_if_nvml_fails_only_mig_devices_are_left_out(host: HostTree, source: str) -> None:
-    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
-    error = NvmlError("nvmlInit of libnvidia-ml.so failed: gpu is lost")
-
-    inventory = look(host, FakeNvml(error=error) if source == "fails" else None)
-
-    assert [(gpu.index, gpu.mig_enabled, gpu.mig) for gpu in inventory.gpus] == [
-        (0, False, ()),
-        (1, True, ()),
-    ]
-    assert len(inventory.warnings) == 1
-    assert inventory.warnings[0].endswith(": MIG devices are left out")
-
-
-def test_mig_device_without_its_node_is_left_out(host: HostTree) -> None:
-    host.gpu(0).instance(0, 7, 0, (66, 67)).instance(0, 9, 0, (84, 85))
-    (host.base / "dev/nvidia-caps/nvidia-cap84").unlink()
-    nvml = FakeNvml(gpus=(nvml_gpu(0, instances=((7, 0), (9, 0))),))
-
-    inventory = look(host, nvml)
-
-    assert [mig.gi for mig in inventory.gpus[0].mig] == [7]
-    assert "MIG device 0:1 lacks" in inventory.warnings[0]
-
-
-def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
-    host.gpu(0).gpu(1, uuid="GPU-????????-????-????-????-????????????")
-    nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1)))
-
-    assert [gpu.uuid for gpu in look(host, nvml).gpus] == [host.uuid(0), host.uuid(1)]
-
-
-def test_a_gpu_without_a_uuid_is_left_out_and_its_index_stays_free(host: HostTree) -> None:
-    host.gpu(0, uuid="GPU-????????-????-????-????-????????????").gpu(1)
-
-    inventory = look(host, FakeNvml(error=NvmlError("broken")))
-
-    assert [gpu.index for gpu in inventory.gpus] == [1]
-    assert "GPU 0 at 0000:18:00.0 has no UUID yet: left out" in inventory.warnings
-
-
 def test_gpus_come_from_nvml_if_procfs_lists_none(host: HostTree) -> None:
     host.write("dev/nvidia0", mode=0o666)
 
@@ -130,23 +78,6 @@ def test_gpus_come_from_nvml_if_procfs_lists_none(host: HostTree) -> None:
     assert [gpu.uuid for gpu in inventory.gpus] == [host.uuid(0)]
     assert inventory.gpus[0].node is not None
     assert inventory.notes == ("procfs lists no GPU: they are NVML's",)
-
-
-def test_warnings_of_nvml_are_kept(host: HostTree) -> None:
-    host.gpu(0).instance(0, 7, 0, (66, 67))
-    nvml = FakeNvml(gpus=(nvml_gpu(0),), warnings=("NVML refuses MIG device 0:0: unknown error",))
-
-    assert "NVML refuses MIG device 0:0: unknown error" in look(host, nvml).warnings
-
-
-def test_a_gpu_without_a_node_is_left_out_with_a_warning(host: HostTree) -> None:
-    host.gpu(0).gpu(1)
-    (host.base / "dev/nvidia1").unlink()
-
-    inventory = look(host)
-
-    assert [gpu.node is None for gpu in inventory.gpus] == [False, True]
-    assert inventory.warnings == (f"{host.base}/dev/nvidia1 is no device node: GPU 1 is left out",)
 
 
 def test_files_of_all_kinds_are_sorted_by_container_path(host: HostTree) -> None:
@@ -171,24 +102,6 @@ def test_search_paths_replace_the_usual_directories(host: HostTree) -> None:
         look(host, search_paths=("lib",))
 
 
-def test_without_a_loaded_module_the_version_is_that_of_the_libraries(tmp_path: Path) -> None:
-    inventory = look(HostTree(tmp_path).user_space())
-
-    assert inventory.driver_version == VERSION
-    (warning,) = inventory.warnings  # and none about device nodes or NVML
-    assert "nvidia is not loaded: modprobe nvidia" in warning
-
-
-def test_a_machine_without_a_driver_is_an_error_with_its_folder(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    with pytest.raises(HostError, match=f"{tmp_path}/driver"):
-        look(host)
-    host.driver.mkdir()
-    with pytest.raises(DriverNotFoundError, match="no NVIDIA driver") as caught:
-        look(host)
-    assert "--driver-root" in caught.value.hint
-
-
 def test_the_cuda_version_of_an_unknown_driver_branch_is_unknown(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
     nvml = FakeNvml()
@@ -205,61 +118,6 @@ def test_the_cuda_version_of_an_unknown_driver_branch_is_unknown(tmp_path: Path)
         "nvmlInit failed: driver/library mismatch: MIG devices are left out, it is not known "
         "which CUDA version the driver supports"
     )
-
-
-def bind(host: HostTree, index: int, driver: str) -> str:
-    """Give a GPU to another kernel driver; return its bus id."""
-    bus = f"0000:{BUSES[index]}:00.0"
-    host.write(f"sys/bus/pci/devices/{bus}/vendor", "0x10de\n")
-    host.write(f"sys/bus/pci/devices/{bus}/class", "0x030200\n")
-    host.link(f"sys/bus/pci/drivers/{driver}/{bus}", f"../../devices/{bus}")
-    return bus
-
-
-def test_a_gpu_bound_to_nouveau_is_left_out_with_a_warning(host: HostTree) -> None:
-    bus = bind(host.gpu(0), 1, "nouveau")
-
-    inventory = look(host)
-
-    assert [gpu.index for gpu in inventory.gpus] == [0]
-    assert inventory.warnings == (f"GPU at {bus} is bound to nouveau, not to nvidia: left out",)
-
-
-def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) -> None:
-    bus = bind(host.gpu(0), 1, "vfio-pci")
-
-    inventory = look(host)
-
-    reasons = {entry.path: entry.reason for entry in inventory.left_out}
-    assert inventory.warnings == ()
-    assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
-    host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")  # no GPU
-    assert not [entry for entry in look(host).left_out if bus in entry.path]
-
-
-def test_a_gpu_that_nvml_refuses_is_left_out(host: HostTree) -> None:
-    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
-    nvml = FakeNvml(
-        gpus=(nvml_gpu(1, instances=((7, 0),)),), warnings=("NVML refuses GPU 0: gpu is lost",)
-    )
-
-    inventory = look(host, nvml)
-
-    assert [gpu.index for gpu in inventory.gpus] == [1]
-    assert inventory.warnings == (
-        "NVML refuses GPU 0: gpu is lost",
-        "GPU 0 at 0000:18:00.0 is not among NVML's: left out",
-    )
-
-
-def test_a_gpu_that_nvml_leaves_out_because_of_its_node_is_said_to_lack_it(host: HostTree) -> None:
-    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
-    (host.base / "dev/nvidia0").unlink()
-    nvml = FakeNvml(gpus=(nvml_gpu(1, instances=((7, 0),)),))
-
-    (warning,) = look(host, nvml).warnings
-
-    assert warning.endswith("/dev/nvidia0 is no device node: GPU 0 is left out")
 
 
 @pytest.mark.parametrize("flagged", [True, False], ids=["flag", "no-flag"])
@@ -286,50 +144,6 @@ def test_the_flag_for_coherent_gpus_calls_nvml(host: HostTree) -> None:
         "nvmlInit failed: gpu is lost: it is not known which GPUs share one address space with "
         "the CPU"
     )
-
-
-def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
-    def sockets(*flags: str) -> list[str]:
-        options = host.options(flags=frozenset(flags))  # fmt: skip
-        inventory = discover(host.roots, options)
-        return [file.container_path for file in inventory.files if file.kind == "socket"]
-
-    path = host.base / "run/nvidia-persistenced"
-    path.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as server:
-        folder_fd = os.open(path, os.O_PATH)
-        server.bind(f"/proc/self/fd/{folder_fd}/socket")
-        os.close(folder_fd)
-
-        assert sockets() == ["/run/nvidia-persistenced/socket"]
-        assert sockets("disable-ipc-discoverer") == []
-
-
-def test_platform_library_of_two_folders_comes_from_the_first(host: HostTree) -> None:
-    for folder in ("opt/lib", "usr/lib64"):
-        host.library("libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1", suffix="1.1.2", folder=folder)
-        host.library("libnvidia-cfg", folder=folder)
-    entries = [("libnvidia-cfg.so.1", f"/opt/lib/libnvidia-cfg.so.{VERSION}")]
-    host.write("driver/etc/ld.so.cache", ldcache.merge(None, entries, machine="x86_64"))
-
-    inventory = look(host.gpu(0))
-
-    paths = {f.container_path for f in inventory.files}
-    assert "/usr/lib64/libnvidia-egl-gbm.so.1.1.2" in paths
-    assert not [path for path in paths if path.startswith("/opt")]
-    second = {entry.path: entry.reason for entry in inventory.left_out}
-    first = f"{host.driver}/usr/lib64/libnvidia-egl-gbm.so.1.1.2"
-    assert second[f"{host.driver}/opt/lib/libnvidia-egl-gbm.so.1.1.2"] == (
-        f"{first} is found before it"
-    )
-
-
-def test_a_missing_driver_library_is_a_warning_of_the_inventory(host: HostTree) -> None:
-    name = f"libnvidia-glcore.so.{VERSION}"
-    data = shared_object(soname=name, needed=("libodd.so.1",))
-    host.gpu(0).write(f"driver/{LIB}/{name}", data)
-
-    assert look(host).warnings == (f"{name} needs libodd.so.1, which is not in {host.driver}",)
 
 
 def test_each_library_is_parsed_once_for_a_plan(

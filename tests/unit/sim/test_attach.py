@@ -5,7 +5,6 @@ import errno
 import os
 import shutil
 import signal
-import stat
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from nvct_sim import attach, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
 from tests.support.on_node import run_in
 
-REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"
 pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=REASON)]
 
@@ -87,12 +85,6 @@ def test_dev_has_the_usual_nodes_and_those_of_the_driver(node: tree.Node) -> Non
 
     assert out[:2] == ["3", "via"]
     assert out[2:4] == ["c3:0 666", "c3:ff 666"]
-
-
-def test_the_driver_root_holds_driver_and_device_nodes(node: tree.Node) -> None:
-    out = shell(node, "cd /run/nvidia/driver; ls usr/lib/*/libcuda.so.1 dev/nvidia7 dev/null")
-
-    assert len(out.split()) == 4 - (node.machine != "x86_64")
 
 
 def test_with_root_as_driver_root_the_driver_lies_over_the_host(node: tree.Node) -> None:
@@ -216,16 +208,6 @@ def test_a_mig_device_that_is_created_later_appears_at_once(
     assert {f"nvidia-cap{minor}" for minor in minors} <= set(out)
 
 
-def test_plain_nodes_become_device_nodes(tmp_path: Path, node: tree.Node) -> None:
-    del node
-    plain = tree.create("plain", "mixed", tmp_path, native=False, nodes="plain")
-    assert stat.S_ISREG((plain.dev / "nvidia0").stat().st_mode)
-
-    out = shell(plain, "stat -c %F /dev/nvidia0 /dev/nvidia-caps/nvidia-cap1")
-
-    assert out.splitlines() == ["character special file"] * 2
-
-
 def test_the_exit_status_is_that_of_the_program(node: tree.Node) -> None:
     assert attach.exec_in(node, ["/bin/sh", "-c", "exit 7"]) == 7
     assert attach.exec_in(node, ["/bin/sh", "-c", "kill -TERM $$"]) == 128 + 15
@@ -294,41 +276,6 @@ def test_a_major_that_another_driver_took_is_refused(tmp_path: Path, node: tree.
 
     with pytest.raises(HostError, match="major 1 of nvidia-caps now belongs to mem"):
         attach.exec_in(taken, ["/bin/true"])
-
-
-def test_the_loader_finds_driver_libraries_in_a_container_root(
-    tmp_path: Path, node: tree.Node
-) -> None:
-    del node
-    rootfs.build_rootfs(tmp_path / "root")
-
-    process = spawn(
-        ["/bin/busybox", "sh", "-c", "ldconfig -p | grep -c libc.so.6; id -u; echo $PATH | wc -l"],
-        lambda: os.chroot(tmp_path / "root"),
-        env={"PATH": "/bin:/sbin"},
-        cwd="/",
-        stdout=-1,
-    )
-
-    assert process.communicate(timeout=30)[0].split() == [b"1", b"0", b"1"]
-
-
-def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None:
-    changed = tree.create("changed", "mixed", tmp_path, native_cache=REPOSITORY / ".cache/native")
-
-    out = shell(changed, "nvidia-smi mig -i 2 -cgi 1g.10gb -C; nvidia-smi -L", driver_root="/")
-
-    assert "Successfully created GPU instance" in out
-    assert out.count("(UUID: MIG-") == 4
-    assert len(changed.state().find("gi")) == 4
-
-
-def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:
-    majors = node.state().find("major")[0].fields
-
-    host = {line.split()[0] for line in Path("/proc/devices").read_text().splitlines() if line}
-
-    assert not set(majors.values()) & host
 
 
 UPGRADED = """

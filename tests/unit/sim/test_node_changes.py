@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.errors import DocumentError, HostError, UsageError
+from nvct.errors import HostError, UsageError
 from nvct.kernel.kmsg import Kmsg
 from nvct_sim import node_changes, package, state, tree
 from tests.support.nvml_node import CACHE
@@ -214,24 +214,6 @@ def test_wrong_arguments_are_refused_and_change_nothing(
         node_changes.apply(plain_node, change, arguments)
 
     assert plain_node.state() == before
-
-
-def test_changes_take_command_line_arguments(plain_node: tree.Node) -> None:
-    node_changes.apply(plain_node, "mig-mode", ["3", "on"])
-    node_changes.apply(plain_node, "mig-create", ["3", "7g.80gb"])
-    node_changes.apply(plain_node, "mig-destroy", ["3", "0"])
-    node_changes.apply(plain_node, "gpu", ["0", "temp=91", "util=100"])
-    node_changes.apply(plain_node, "xid", ["0", "48"])
-
-    gpu = plain_node.state().gpu(0)
-    assert (gpu.fields["temp"], gpu.fields["util"]) == ("91", "100")
-    assert plain_node.state().gpu(3).fields["mig"] == "1"
-    assert plain_node.state().find("event", gpu=0, data=48)
-
-
-def test_an_absent_gpu_is_refused(plain_node: tree.Node) -> None:
-    with pytest.raises(DocumentError, match="no GPU 5 on this node"):
-        node_changes.apply(plain_node, "lose", ["5"])
 
 
 def test_reasons_and_actions_have_names(plain_node: tree.Node) -> None:

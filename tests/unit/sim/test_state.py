@@ -94,11 +94,6 @@ def test_a_state_that_does_not_fit_is_refused(path: Path) -> None:
         now.gpu(0).fields["name"] = "x" * state.FILE_SIZE
 
 
-def test_an_absent_gpu_is_named(path: Path) -> None:
-    with pytest.raises(DocumentError, match="no GPU 2 on this node"):
-        state.read(path).gpu(2)
-
-
 def test_an_incomplete_state_is_refused(path: Path) -> None:
     with path.open("r+b") as file:
         os.pwrite(file.fileno(), b"nvct-sim\t1\t9", state.ELF_SIZE)

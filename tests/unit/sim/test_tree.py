@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct_sim.tree, package, kernelfs and elf_writer: files of a simulated node."""
 
-import ctypes
-import json
 import os
 import platform
 import stat
@@ -117,18 +115,6 @@ def test_a_driver_that_is_loaded_or_that_an_open_would_load_keeps_its_majors() -
     assert kernelfs.modules_majors(lines) == {195: "nvidia", 10: "fuse"}
 
 
-def test_each_mig_device_has_capability_files_and_nodes(plain_node: tree.Node) -> None:
-    now = plain_node.state()
-    assert now.find("ci")
-    for ci in now.find("ci"):
-        gpu = now.gpu(int(ci.fields["gpu"]))
-        folder = f"gpu{gpu.fields['minor']}/mig/gi{ci.fields['gi']}/ci{ci.fields['id']}"
-        text = (plain_node.proc / "driver/nvidia/capabilities" / folder / "access").read_text()
-        minor = text.splitlines()[0].removeprefix("DeviceFileMinor: ")
-
-        assert (plain_node.dev / f"nvidia-caps/nvidia-cap{minor}").exists()
-
-
 def test_by_path_links_lead_to_the_nodes(plain_node: tree.Node) -> None:
     links = sorted((plain_node.dev / "dri/by-path").iterdir())
 
@@ -229,17 +215,6 @@ def test_a_damaged_node_file_is_an_error_that_names_it(plain_node: tree.Node, te
         tree.load(plain_node.tree)
 
 
-def test_configuration_files_are_json_that_names_libraries_of_the_driver(
-    plain_node: tree.Node,
-) -> None:
-    for path in plain_node.driver_root.glob("usr/share/**/*.json"):
-        text = path.read_text()
-        library = json.loads(text)
-        assert library["file_format_version"] == "1.0.0"
-        names = [word for word in text.split('"') if word.startswith("lib")]
-        assert [n for n in names if "." in n and not (plain_node.library_dir / n).exists()] == []
-
-
 def test_the_default_base_is_the_users_own() -> None:
     assert str(tree.default_base({}, 0)) == "/var/lib/nvct-sim"
     assert str(tree.default_base({"HOME": "/home/u"}, 1)) == "/home/u/.local/state/nvct-sim"
@@ -259,21 +234,6 @@ def test_the_mode_of_the_setuid_helper_is_kept(plain_node: tree.Node) -> None:
 
 
 # Unit tests for nvct_sim.elf_writer.
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_soname_and_needed_are_read_back(machine: str) -> None:
-    data = shared_object(machine, soname="libx.so.1", needed=["liba.so.2", "libb.so.3"])
-
-    file = elf.Elf(data)
-
-    assert (file.soname, file.needed) == ("libx.so.1", ["liba.so.2", "libb.so.3"])
-    assert (file.machine, file.bits) == (machine, MACHINES[machine].bits)
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_a_soname_is_optional(machine: str) -> None:
-    assert elf.Elf(shared_object(machine)).soname is None
 
 
 def test_a_note_section_is_found_by_name() -> None:
@@ -309,14 +269,3 @@ def test_the_loader_loads_it_and_finds_its_symbols(tmp_path: Path) -> None:
     done = captured([sys.executable, "-c", program, str(path), *symbols], check=True)
 
     assert done.stdout.split() == ["one", "two", "three"]
-
-
-@pytest.mark.skipif(platform.machine() not in MACHINES, reason="needs x86_64 or aarch64")
-def test_a_missing_symbol_is_missing(tmp_path: Path) -> None:
-    path = tmp_path / "libx.so.1"
-    path.write_bytes(shared_object(platform.machine(), symbols={"here": b"x"}))
-
-    library = ctypes.CDLL(str(path))
-
-    assert hasattr(library, "here")
-    assert not hasattr(library, "there")

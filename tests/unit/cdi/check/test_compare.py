@@ -102,16 +102,6 @@ def test_each_difference_has_a_sentence(common: dict[str, Any], lines: list[str]
     assert compare.differences(spec(), spec(**common)) == [("every container", lines)]
 
 
-@pytest.mark.parametrize(("common", "lines"), CASES)
-def test_the_other_way_round_plus_is_minus(common: dict[str, Any], lines: list[str]) -> None:
-    ((where, sentences),) = compare.differences(spec(**common), spec())
-
-    assert where == "every container"
-    assert len(sentences) == len(lines)
-    assert sum(line[0] == "+" for line in sentences) == sum(line[0] == "-" for line in lines)
-    assert sum(line[0] == "-" for line in sentences) == sum(line[0] == "+" for line in lines)
-
-
 def test_differences_are_reported_by_device() -> None:
     old, new = spec(), spec()
     new["kind"] = "nvidia.com/other"

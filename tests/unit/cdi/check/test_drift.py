@@ -387,17 +387,6 @@ def test_a_shadowed_spec_is_reported_and_not_checked(site: Site) -> None:
     assert (report.specs, report.devices) == (1, 3)
 
 
-def test_a_file_that_cannot_be_read_is_reported(site: Site) -> None:
-    site.write()
-    bad = site.base / "low/bad.json"
-    bad.write_text("{")
-
-    (difference,) = site.check().drift
-
-    assert (difference.kind, difference.source) == ("unreadable", str(bad))
-    assert difference.text.startswith(f"{bad}: is no ")
-
-
 def test_nothing_at_all_fits_a_host_without_gpus(site: Site) -> None:
     report = site.check(site.machine.inventory(gpus=()))
 

@@ -76,15 +76,6 @@ def test_other_annotations_stay(host: HostTree) -> None:
     assert split(annotated)["coherent"]["devices"][0]["annotations"] == {"example.com/a": "b"}
 
 
-def test_spec_is_not_changed(host: HostTree) -> None:
-    annotated = generate(look(host, True, False))  # noqa: FBT003
-    before = json.dumps(annotated)
-
-    split(annotated)
-
-    assert json.dumps(annotated) == before
-
-
 def test_parts_have_no_device_all_where_the_whole_has_none(host: HostTree) -> None:
     specs = split(generate(look(host, True, True), Options(all_device=False)))  # noqa: FBT003
 

@@ -178,16 +178,6 @@ def test_moving_changes_neither_the_argument_nor_unknown_fields(
         assert edits["additionalGids"] == [4]
 
 
-def test_the_same_root_twice_changes_nothing() -> None:
-    spec = spec_with(
-        deviceNodes=[{"path": "/in/n"}],
-        hooks=[{"hookName": "prestart", "path": "/in/p", "args": ["/in/x::/in/y"]}],
-    )
-
-    assert move_root(spec, "/in", "/in") == spec
-    assert move_root(spec, "/in", "/in/", in_container=True) == spec
-
-
 def test_edits_that_two_devices_share_move_once() -> None:
     edits = {
         "deviceNodes": [{"path": "/dev/a"}],

@@ -87,20 +87,6 @@ def test_every_node_has_the_numbers_of_the_kernels_tables(tmp_path: Path) -> Non
     assert plan.missing == ()
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [
-        ("control", {"nvidiactl", "nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools"}),
-        ("gpu", {"nvidia0", "nvidia3"}),
-        ("cap", {"nvidia-caps/nvidia-cap12", "nvidia-caps/nvidia-cap13"}),
-    ],
-)
-def test_only_the_requested_kinds_are_planned(tmp_path: Path, kind: Kind, names: set[str]) -> None:
-    tree = host(tmp_path)
-
-    assert set(numbers(planned(tree, kind), tree)) == names
-
-
 def test_the_majors_name_of_drivers_before_550_is_known(tmp_path: Path) -> None:
     tree = host(tmp_path)
     tree.write("proc/devices", "Character devices:\n 242 nvidia-frontend\n 240 nvidia-uvm\n")

@@ -60,26 +60,6 @@ def test_a_real_node_of_the_host_is_used_unchanged() -> None:
     assert status[:2] == (1, 3)
 
 
-def test_a_missing_control_node_causes_a_warning_with_its_purpose(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).module()
-    (tmp_path / "dev/nvidia-uvm").unlink()
-    findings = Findings()
-
-    control = nodes.control_nodes(host.roots, host.stat_node, findings)
-
-    assert [node.path for node in control] == [
-        "/dev/nvidia-modeset",
-        "/dev/nvidia-uvm-tools",
-        "/dev/nvidiactl",
-    ]
-    assert findings.warnings == [
-        (
-            f"{tmp_path}/dev/nvidia-uvm is no device node: "
-            "CUDA will not start in containers until the nvidia-uvm module is loaded"
-        )
-    ]
-
-
 def test_missing_modeset_node_is_normal_on_a_server(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module()
     (tmp_path / "dev/nvidia-modeset").unlink()

@@ -20,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nvct.oci.jsontext import Json
-
 
 @pytest.fixture
 def session(
@@ -81,22 +79,6 @@ def test_a_place_that_is_taken_is_refused_by_name(session: NvmlSession) -> None:
 
     with pytest.raises(NvmlError, match=r"nvmlDeviceCreateGpuInstanceWithPlacement of .* failed"):
         session.change_mig("mig_create", int, uuid=gpu.uuid, kind=4, start=0, size=8)
-
-
-def test_a_malformed_state_is_refused() -> None:
-    with pytest.raises(typed.MalformedError, match="it lacks gpus"):
-        typed.load(MigState, {})
-    with pytest.raises(typed.MalformedError, match="gpus: it is an integer, not a list"):
-        typed.load(MigState, {"gpus": 1})
-    with pytest.raises(typed.MalformedError, match="placement: it is a list, not a list of 2"):
-        typed.load(MigState, {"gpus": [{**GPU, "instances": [{**INSTANCE, "placement": [1]}]}]})
-
-
-INSTANCE: dict[str, Json] = {"id": 1, "kind": 1, "placement": [0, 1], "compute": []}
-GPU: dict[str, Json] = {
-    "index": 0, "uuid": "", "name": "", "bus_id": "", "minor": 0, "device": 0, "subsystem": 0,
-    "capable": True, "enabled": True, "pending": True, "profiles": [], "instances": [],
-}  # fmt: skip
 
 
 def test_a_state_survives_the_protocol(session: NvmlSession) -> None:

@@ -10,8 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 from nvct.host.nvml.session import NvmlSession
 from tests.unit.host.nvml.sessions import (
     TIMEOUT_S,
@@ -90,34 +88,6 @@ def test_a_fork_of_this_process_has_a_worker_of_its_own(session: NvmlSession, lo
     assert words[1][1] != pid
     session.check()
     assert pid_of(session) == pid
-
-
-PARENT = """
-import sys, time
-from functools import partial
-from pathlib import Path
-from nvct.host.nvml.session import NvmlSession
-from tests.unit.host.nvml.sessions import serve_library
-serve = partial(serve_library, log=Path(sys.argv[1]))
-session = NvmlSession("/lib/libnvidia-ml.so.1", 600, serve)
-session.check()
-print(session._worker.pid, flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_worker_ends_with_its_parent(log: Path, number: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, str(log)], stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout
-        pid = int(parent.stdout.readline())
-        assert is_running(pid)
-        parent.send_signal(number)
-        parent.wait(TIMEOUT_S)
-
-    wait_until_gone(pid)
 
 
 HUNG_PARENT = """

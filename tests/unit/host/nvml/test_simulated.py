@@ -63,18 +63,6 @@ def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:
     assert inventory.gpus[2].mig == ()
 
 
-def test_nvml_and_procfs_agree_on_every_gpu(node: tree.Node) -> None:
-    inventory = look(node)
-
-    report = shared_session(library_of(node)).report()
-
-    assert report.driver_version == inventory.driver_version
-    assert report.cuda_version == inventory.cuda_version
-    assert [(g.index, g.minor, g.uuid, g.bus_id, g.name) for g in report.gpus] == [
-        (g.index, g.minor, g.uuid, g.bus_id, g.model) for g in inventory.gpus
-    ]
-
-
 def test_library_that_does_not_fit_the_loaded_driver_says_so(
     node: tree.Node, tmp_path: Path
 ) -> None:

@@ -24,15 +24,6 @@ def test_libraries_are_kept_as_headers_with_links_and_size(tmp_path: Path) -> No
     assert f"driver/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin" in snapshot.files
 
 
-def test_nodes_are_kept_as_numbers(tmp_path: Path) -> None:
-    snapshot = recorded(host(tmp_path))
-
-    assert snapshot.nodes["dev/nvidia0"] == [195, 0, 0o666, 0, 0]
-    assert snapshot.nodes["dev/nvidia-uvm"][:2] == [508, 0]
-    assert snapshot.links["dev/dri/by-path/pci-0000:18:00.0-card"] == "../card1"
-    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in snapshot.folders
-
-
 def test_pci_devices_of_nvidia_are_kept_and_no_others(tmp_path: Path) -> None:
     tree = host(tmp_path)
     for bus, vendor in (("0000:18:00.0", "0x10de"), ("0000:01:00.0", "0x1a03")):
@@ -62,18 +53,6 @@ def test_small_configuration_is_text_and_other_files_are_names(tmp_path: Path) -
     assert not any(
         "radeon" in path or "secret" in path for path in snapshot.texts | snapshot.files
     )
-
-
-def test_the_path_to_a_file_is_recorded_with_every_link(tmp_path: Path) -> None:
-    tree = host(tmp_path)
-    store = "nix/store/abc-nvidia-x11/lib"
-    tree.write(f"driver/{store}/libcuda.so.1", elf_bytes("libcuda.so.1"))
-    tree.link("driver/run/opengl-driver", "/nix/store/abc-nvidia-x11")
-
-    snapshot = recorded(tree)
-
-    assert snapshot.links["driver/run/opengl-driver"] == "/nix/store/abc-nvidia-x11"
-    assert f"driver/{store}/libcuda.so.1" in snapshot.elf
 
 
 def test_existing_dependencies_of_a_library_are_recorded(tmp_path: Path) -> None:
@@ -166,44 +145,6 @@ def test_a_link_out_of_dev_is_not_kept(tmp_path: Path) -> None:
     tree = host(tmp_path).link("dev/nvidia-secret", "/home/somebody/secret")
 
     assert "dev/nvidia-secret" not in recorded(tree).links
-
-
-def test_the_base_files_of_a_tegra_are_recorded_with_the_listed_files(tmp_path: Path) -> None:
-    tree = host(tmp_path)
-    csv = "etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv"
-    lines = (
-        "lib, /usr/lib/aarch64-linux-gnu/libshared.so\nsym, /usr/lib/aarch64-linux-gnu/libl.so\n"
-        "dir, /lib/firmware/somewhere\ndev, /dev/nvmap\nlib, /etc/passwd-is-not-there\n"
-    )
-    for part in ("", "driver/"):
-        tree.write(f"{part}{csv}", lines)
-    tree.write("etc/nv_tegra_release", "# R36 (release), REVISION: 4.0\n")
-    tree.write("driver/usr/lib/aarch64-linux-gnu/libshared.so", elf_bytes("l", "aarch64"))
-    tree.link("driver/usr/lib/aarch64-linux-gnu/libl.so", "libshared.so")
-    (tree.driver / "lib/firmware/somewhere").mkdir(parents=True)
-    tree.write("dev/nvmap")
-    tree.write("dev/nvgpu/igpu0/ctrl")
-
-    snapshot = recorded(tree)
-
-    assert snapshot.texts[csv] == snapshot.texts[f"driver/{csv}"] == lines
-    assert snapshot.texts["etc/nv_tegra_release"].startswith("# R36")
-    assert snapshot.elf["driver/usr/lib/aarch64-linux-gnu/libshared.so"][2] == "aarch64"
-    assert snapshot.links["driver/usr/lib/aarch64-linux-gnu/libl.so"] == "libshared.so"
-    assert "driver/lib/firmware/somewhere" in snapshot.folders
-    assert {"dev/nvmap", "dev/nvgpu/igpu0/ctrl"} <= set(snapshot.files)
-
-
-def test_the_kernels_custom_firmware_path_is_recorded(tmp_path: Path) -> None:
-    tree = host(tmp_path)
-    tree.write("sys/module/firmware_class/parameters/path", "/opt/fw\n")
-    tree.write(f"driver/opt/fw/nvidia/{VERSION}/gsp_ga10x.bin", "firmware")
-    tree.write("driver/opt/fw/nvidia/ga102/gsp.bin", "nouveau's")
-
-    files = recorded(tree).files
-
-    assert f"driver/opt/fw/nvidia/{VERSION}/gsp_ga10x.bin" in files
-    assert not any("ga102" in path for path in files)
 
 
 def test_the_report_or_the_error_of_nvml_is_recorded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from nvct import paths
 from nvct.config import load
 from nvct.errors import HostError
-from nvct_sim.demo import main, run
+from nvct_sim.demo import main
 
 
 def test_the_configuration_is_read_back_as_it_was_meant() -> None:
@@ -57,15 +57,6 @@ def test_the_folder_is_removed_after_a_signal(number: signal.Signals) -> None:
         assert signal.getsignal(number) == signal.SIG_DFL
     finally:
         signal.signal(number, before)
-
-
-def test_a_signal_that_was_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with main.folder():
-            os.kill(os.getpid(), signal.SIGHUP)
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 PART = """
@@ -122,26 +113,3 @@ def test_an_error_of_a_part_is_one_line() -> None:
 def test_a_program_that_is_not_installed_is_named() -> None:
     with pytest.raises(HostError, match="nvct-nonsense is missing"):
         main.program("nvct-nonsense")
-
-
-def test_both_plans_are_prepared() -> None:
-    own = run.Case(title="own", request="", expected=["GPU-a"])
-    named = run.Case(title="named", request="", expected=["GPU-a"], by_name=True)
-    nothing = run.Case(title="nothing", request="", expected=None)
-    assert run.first_of_each_plan([nothing, own, own, named]) == [own, named]
-
-
-def test_a_part_without_a_reader_prints_nothing() -> None:
-    code = (
-        "import sys\nfrom nvct_sim.demo import main as place\n"
-        "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
-        "sys.exit(place.inner(part))"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        process.stdout.close()
-        assert process.stderr.read() == b""
-        assert process.wait(20) == 1

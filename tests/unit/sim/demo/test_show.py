@@ -6,7 +6,6 @@ import io
 import pytest
 from rich.console import Console
 
-from nvct.host.model import Gpu, Inventory
 from nvct_sim.demo import show
 from nvct_sim.demo.run import Case, Comparison, Outcome, judge
 
@@ -18,11 +17,6 @@ def console(width: int) -> tuple[Console, io.StringIO]:
     return Console(file=text, width=width, highlight=False, emoji=False), text
 
 
-def inventory() -> Inventory:
-    gpus = (Gpu(index=5, minor=5, uuid=UUID, bus_id="0000:ab:00.0", model="NVIDIA T4", node=None),)
-    return Inventory(driver_version="580.159.04", gpus=gpus)
-
-
 def done(**more: object) -> Outcome:
     fields = {
         "case": Case(title="a list of volume mounts", request="", expected=[UUID]),
@@ -32,15 +26,6 @@ def done(**more: object) -> Outcome:
     return Outcome(**fields)  # type: ignore[arg-type]  # as above
 
 
-@pytest.mark.parametrize("width", [80, 100])
-def test_the_node_fits_without_truncation(width: int) -> None:
-    out, text = console(width)
-    show.node(out, inventory())
-    assert UUID in text.getvalue()
-    assert "0000:ab:00.0" in text.getvalue()
-    assert max(map(len, text.getvalue().splitlines())) <= width
-
-
 def test_a_pci_address_holds_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "90")
     console = show.console()
@@ -48,11 +33,6 @@ def test_a_pci_address_holds_no_emoji(monkeypatch: pytest.MonkeyPatch) -> None:
         console.print("0000:ab:00.0")
     assert capture.get() == "0000:ab:00.0\n"
     assert console.width == 90
-
-
-def test_a_wide_terminal_is_not_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    assert show.console().width == show.WIDTH
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -71,44 +51,6 @@ def test_output_of_a_container_is_shown_as_it_is() -> None:
     line = f"  MIG 1g.10gb     Device  0: (UUID: {UUID}) [bold]:ab: {'x' * 60}"
     show.outcome(out, 1, done(lines=[line]))
     assert f"   {line}\n" in text.getvalue()
-
-
-def test_an_error_is_complete_and_indented() -> None:
-    out, text = console(80)
-    words = [f"word{n}" for n in range(40)]
-    case = Case(title="a typo", request="", expected=None, error="word1")
-    show.outcome(out, 8, done(case=case, lines=[" ".join(words)]))
-    shown = text.getvalue().splitlines()[1:]
-    assert " ".join(shown).split() == words
-    assert all(line.startswith("   ") for line in shown if line)
-
-
-def test_nodes_are_folded_and_counted() -> None:
-    paths = [f"/dev/nvidia{n}" for n in (0, 1, 2, 5, 10)]
-    paths += ["/dev/nvidiactl", "/dev/dri/card1", "/dev/dri/renderD128", "/dev/dri/by-path/x-card"]
-    paths += [f"/dev/nvidia-caps/nvidia-cap{n}" for n in (3, 4, 5)]
-    assert show.nodes(paths) == (
-        "nvidia[0-2], nvidia5, nvidia10, nvidiactl, 1 in dri/by-path/, dri/card1, "
-        "dri/renderD128, 3 in nvidia-caps/"
-    )
-
-
-def test_no_node_gives_an_empty_text() -> None:
-    assert show.nodes([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("expected", "error", "words"),
-    [
-        (None, "", "0"),
-        (["GPU-a", "GPU-b"], "", "2"),
-        (["MIG-a"], "", "1 MIG"),
-        (["GPU-a", "MIG-a", "MIG-b"], "", "1 + 2 MIG"),
-        (None, "gpu0", "refused"),
-    ],
-)
-def test_the_request_in_words(expected: list[str] | None, error: str, words: str) -> None:
-    assert show.asked(Case(title="", request="", expected=expected, error=error)) == words
 
 
 # Unit tests for nvct_sim.demo.run: the check of a container's exit status and output.

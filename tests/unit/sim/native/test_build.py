@@ -114,15 +114,6 @@ def test_only_nvml_functions_and_the_reset_are_exported(built: Built) -> None:
     assert [name for name in names if not name.startswith("nvml")] == ["nvctDeviceReset"]
 
 
-def test_built_files_are_not_built_again(built: Built) -> None:
-    before = built.nvml.stat()
-
-    again = native.build(built.nvml.parents[1], strict=True)
-
-    assert again == built
-    assert again.nvml.stat().st_ino == before.st_ino
-
-
 def test_without_a_compiler_the_error_names_the_package(tmp_path: Path) -> None:
     with pytest.raises(ContainerNotPossibleError, match="no C compiler") as caught:
         native.build(tmp_path / "out", search_path=str(tmp_path))
@@ -142,13 +133,6 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path) -> None:
         native.build(tmp_path / "out", search_path=str(compiler.parent))
 
     assert list((tmp_path / "out").rglob("*.so")) == []
-
-
-def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(HostError, match="Not a directory"):
-        native.build(tmp_path / "file/out")
 
 
 @pytest.fixture(scope="module")
@@ -200,29 +184,3 @@ def test_the_same_sources_give_the_same_bytes(
 
 
 # The C files of the simulation call each other in one direction.
-
-
-COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-EXPORTED = re.compile(r"^(?!static\b)[a-z_][\w *]*?\b(\w+)\([^;]*?\)\n\{", re.MULTILINE)
-
-
-def calls(folder: Path) -> dict[str, set[str]]:
-    """Return, for each file, the other files whose functions it names."""
-    texts = {path.name: COMMENT.sub("", path.read_text()) for path in folder.glob("*.c")}
-    owners = {name: file for file, text in texts.items() for name in EXPORTED.findall(text)}
-    return {
-        file: {owners[word] for word in set(re.findall(r"\w+", text)) if word in owners} - {file}
-        for file, text in texts.items()
-    }
-
-
-@pytest.mark.parametrize("folder", ["nvml", "smi"])
-def test_files_do_not_call_each_other_in_a_circle(folder: str) -> None:
-    left = calls(native.FOLDER / folder)
-    assert sum(map(len, left.values())) > len(left)  # calls were recognized
-
-    while free := [file for file, callees in left.items() if not callees & left.keys()]:
-        for file in free:
-            del left[file]
-
-    assert left == {}

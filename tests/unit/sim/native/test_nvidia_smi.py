@@ -82,15 +82,6 @@ def test_trouble_is_named_as_by_the_real_program(
     assert "simulated by nvct" in node.smi("-h").stdout
 
 
-def test_versions_in_the_real_format(node: NvmlNode) -> None:
-    assert node.smi("--version").stdout == (
-        "NVIDIA-SMI version  : 580.159.04\n"
-        "NVML version        : 580.159\n"
-        "DRIVER version      : 580.159.04\n"
-        "CUDA Version        : 13.0\n"
-    )
-
-
 def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
     node.add_mig_devices(3, 1)
 
@@ -104,19 +95,6 @@ def test_the_table_is_rectangular_and_has_each_gpu(node: NvmlNode) -> None:
     assert "|  3    7   0   0  |" in done.stdout
     assert {len(line) for line in done.stdout.splitlines() if line} == {91}
     assert "No running processes found" in done.stdout
-
-
-def test_the_table_shows_missing_values_as_not_available(node: NvmlNode) -> None:
-    name = "NVIDIA GeForce GTX 1080 Ti"
-    board = gpu_record(0, name=name, brand=5, ecccapable=0, fan=23, migcapable=0, arch=4)
-    guest = gpu_record(1, power=0, temp=0, vgpuhost="550.90.05")
-    node.set_gpus(board, guest)
-
-    lines = node.smi().stdout.splitlines()
-
-    assert lines[7].startswith(f"|   0  {name}     On  |   00000000:18:00.0 Off |")
-    assert lines[8].startswith("| 23%   34C    P0             70W /  700W |")
-    assert lines[12].startswith("| N/A   N/A    P0             N/A /   N/A |")
 
 
 REPORTED = (
@@ -144,46 +122,6 @@ def test_a_report_is_text_or_xml_of_the_same_values(node: NvmlNode) -> None:
     values = [line.partition(": ")[2] for line in text.splitlines()]
     leaves = [leaf.text for leaf in gpus[1].iter() if not len(leaf) and leaf.text]
     assert [text for text in leaves if text not in values] == []
-
-
-def test_a_report_of_some_groups(node: NvmlNode) -> None:
-    done = node.smi("-q", "-d", "POWER,PIDS", "-i", "0")
-
-    sections = [line for line in done.stdout.splitlines() if line.startswith("    ")]
-    assert sections[0] == "    GPU Power Readings"
-    assert sections[-1].split() == ["Processes", ":", "None"]
-    assert "Graphics" not in done.stdout
-
-
-def test_the_topology_in_the_real_format(node: NvmlNode) -> None:
-    paths = ("0/0/0/0", "0/0/0/0", "0/1/0/0", "1/0/0/0")
-    links = ("1,1", "0,0", "", "")
-    node.set_gpus(
-        *[
-            gpu_record(n, path=path, **({"nvlink": 6, "links": to} if to else {}))
-            for n, (path, to) in enumerate(zip(paths, links, strict=True))
-        ]
-    )
-
-    lines = node.smi("topo", "-m").stdout.splitlines()
-
-    assert lines[0].startswith("\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\t")
-    assert [line.split("\t")[:5] for line in lines[1:5]] == [
-        ["GPU0", " X ", "NV2", "NODE", "SYS"],
-        ["GPU1", "NV2", " X ", "NODE", "SYS"],
-        ["GPU2", "NODE", "NODE", " X ", "SYS"],
-        ["GPU3", "SYS", "SYS", "SYS", " X "],
-    ]
-    assert [line.split("\t")[6] for line in lines[1:5]] == ["0", "0", "0", "1"]
-
-
-def test_no_process_runs_on_a_gpu(node: NvmlNode) -> None:
-    option = "--query-compute-apps=pid,name,used_memory"
-
-    assert node.smi(option, "--format=csv").stdout == (
-        "pid, process_name, used_gpu_memory [MiB]\n"
-    )
-    assert node.smi(option, "--format=csv,noheader").stdout == ""
 
 
 # From GPUtil and from the collectors of MLflow and others.
@@ -325,15 +263,3 @@ def test_a_reset_ends_what_the_command_of_the_simulation_ends(node: NvmlNode) ->
     after = fields_of(node, 1)
     assert {after[name] for name in ended} == {"0"}
     assert (after["ecc_uncorrected_total"], after["migflip"], after["mig"]) == ("3", "0", "1")
-
-
-def test_a_gpu_in_use_is_not_reset(node: NvmlNode) -> None:
-    spoil(node, 1, ecc_uncorrected=2)
-    node.add("process\tgpu=1\tpid=77")
-
-    done = node.smi("-r", "-i", "1")
-
-    lines = done.stdout.splitlines()
-    assert (done.returncode, lines[0]) == (19, "The following GPUs could not be reset:")
-    assert "In use by another client" in lines[1]
-    assert fields_of(node, 1)["ecc_uncorrected"] == "2"

@@ -233,22 +233,6 @@ def test_identity_of_a_gpu(nvml: Any) -> None:
     assert nvml.nvmlDeviceGetPersistenceMode(gpu) == 1
 
 
-def test_old_and_extended_pci_information_agree_with_the_new(nvml: Any) -> None:
-    nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(1)
-    old, extended = pynvml.nvmlPciInfo_v2_t(), pynvml.nvmlPciInfoExt_v1_t()
-    extended.version = pynvml.nvmlPciInfoExt_v1
-    guard = ctypes.create_string_buffer(b"\xee" * (ctypes.sizeof(old) + 16))
-
-    assert nvml.nvmlLib.nvmlDeviceGetPciInfo_v2(gpu, guard) == 0
-    assert nvml.nvmlLib.nvmlDeviceGetPciInfo(gpu, ctypes.byref(old)) == 0
-    assert nvml.nvmlLib.nvmlDeviceGetPciInfoExt(gpu, ctypes.byref(extended)) == 0
-
-    assert (old.busId, old.bus, old.pciDeviceId) == ("0000:28:00.0", 0x28, 0x233010DE)
-    assert (extended.busId, extended.bus, extended.baseClass) == ("00000000:28:00.0", 0x28, 3)
-    assert guard.raw[ctypes.sizeof(old) : -1] == b"\xee" * 16
-
-
 def test_memory_in_both_versions_and_no_other(nvml: Any) -> None:
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
@@ -264,55 +248,6 @@ def test_memory_in_both_versions_and_no_other(nvml: Any) -> None:
     assert code == nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 
 
-def test_telemetry_of_an_idle_gpu(nvml: Any) -> None:
-    nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-
-    assert nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU) == 34
-    assert nvml.nvmlDeviceGetTemperatureV(gpu, nvml.NVML_TEMPERATURE_GPU) == 34
-    assert nvml.nvmlDeviceGetUtilizationRates(gpu).gpu == 0
-    assert nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) == 700000
-    assert 0 < nvml.nvmlDeviceGetPowerUsage(gpu) < 700000
-    assert nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_SM) == 1980
-    assert nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) == 345
-    assert nvml.nvmlDeviceGetEccMode(gpu) == [1, 1]
-    assert nvml.nvmlDeviceGetTotalEccErrors(gpu, 1, 0) == 0
-    assert nvml.nvmlDeviceGetCurrPcieLinkGeneration(gpu) == 5
-    assert nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu) == 16
-    assert nvml.nvmlDeviceGetComputeRunningProcesses(gpu) == []
-    assert nvml.nvmlDeviceGetComputeMode(gpu) == nvml.NVML_COMPUTEMODE_DEFAULT
-    assert nvml.nvmlDeviceGetCpuAffinity(gpu, 4)[0] & 1
-
-
-def test_fabric_and_addressing_mode_answer_as_on_a_node_without_a_fabric(nvml: Any) -> None:
-    nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-    second, third = nvml.c_nvmlGpuFabricInfo_v2_t(), nvml.c_nvmlGpuFabricInfo_v3_t()
-
-    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(second))
-    nvml.nvmlDeviceGetGpuFabricInfoV(gpu, ctypes.byref(third))
-
-    assert second.state == third.state == nvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED
-    assert nvml.nvmlDeviceGetAddressingMode(gpu) == nvml.NVML_DEVICE_ADDRESSING_MODE_NONE
-
-
-def test_values_change_and_gpus_get_lost_while_the_library_is_in_use(
-    node: NvmlNode, nvml: Any
-) -> None:
-    nvml.nvmlInit()
-    before, last = nvml.nvmlDeviceGetHandleByIndex(1), nvml.nvmlDeviceGetHandleByIndex(3)
-    assert nvml.nvmlDeviceGetTemperature(last, 0) == 34
-
-    node.change_gpu(3, "temp", 91)
-    node.change_gpu(1, "lost", 1)
-
-    assert nvml.nvmlDeviceGetTemperature(last, 0) == 91
-    assert nvml.nvmlDeviceGetCount() == 4
-    assert code_of(nvml.nvmlDeviceGetUUID, before) == nvml.NVML_ERROR_GPU_IS_LOST
-    assert code_of(nvml.nvmlDeviceGetHandleByIndex, 1) == nvml.NVML_ERROR_GPU_IS_LOST
-    assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(2)) == gpu_uuid(2)
-
-
 def test_wrong_pointers_and_too_small_buffers_are_refused(nvml: Any) -> None:
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
@@ -326,12 +261,3 @@ def test_wrong_pointers_and_too_small_buffers_are_refused(nvml: Any) -> None:
     buffer = ctypes.create_string_buffer(b"untouched", 64)
     code = nvml.nvmlLib.nvmlDeviceGetUUID(gpu, buffer, ctypes.c_uint(40))
     assert (code, buffer.value) == (nvml.NVML_ERROR_INSUFFICIENT_SIZE, b"untouched")
-
-
-def test_the_name_of_a_process_is_its_first_word(nvml: Any) -> None:
-    nvml.nvmlInit()
-
-    name = nvml.nvmlSystemGetProcessName(os.getpid())
-
-    assert name == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
-    assert code_of(nvml.nvmlSystemGetProcessName, 2**22 + 1) == nvml.NVML_ERROR_NOT_FOUND

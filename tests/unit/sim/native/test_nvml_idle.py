@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.nvml_node import NvmlNode, code_of, gpu_record
 
-GEFORCE = {"name": "NVIDIA GeForce GTX 1080 Ti", "brand": 5, "arch": 4, "ecccapable": 0, "fan": 23}
 GUEST = {
     "name": "GRID A100D-8C",
     "brand": 9,
@@ -48,16 +47,6 @@ def test_monitoring_gets_values_of_an_idle_gpu(node: NvmlNode, nvml: Any) -> Non
     assert code_of(nvml.nvmlDeviceGetProcessUtilization, gpu, 0) == nvml.NVML_ERROR_NOT_FOUND
 
 
-def test_supported_clocks_are_listed_from_the_highest(nvml: Any) -> None:
-    gpu = handle(nvml)
-
-    assert nvml.nvmlDeviceGetSupportedMemoryClocks(gpu) == [2619]
-    clocks = nvml.nvmlDeviceGetSupportedGraphicsClocks(gpu, 2619)
-    assert (clocks[0], clocks[-1], len(clocks)) == (1980, 210, 119)
-    unknown = code_of(nvml.nvmlDeviceGetSupportedGraphicsClocks, gpu, 1)
-    assert unknown == nvml.NVML_ERROR_NOT_FOUND
-
-
 def test_each_field_value_has_its_own_result(node: NvmlNode, nvml: Any) -> None:
     node.set_gpus(gpu_record(0, eccerrors=3))
     fields = {
@@ -78,16 +67,6 @@ def test_each_field_value_has_its_own_result(node: NvmlNode, nvml: Any) -> None:
     assert other.nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_used_memory_does_not_include_reserved_memory(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, used=10 << 30))
-    gpu = handle(nvml)
-
-    memory = nvml.nvmlDeviceGetMemoryInfo(gpu, version=nvml.nvmlMemory_v2)
-
-    assert memory.used + memory.reserved == 10 << 30 == nvml.nvmlDeviceGetMemoryInfo(gpu).used
-    assert memory.used > 9 << 30
-
-
 def test_a_gpu_in_mig_mode_has_no_utilization(node: NvmlNode, nvml: Any) -> None:
     node.add_mig_devices(1, 1)
     gpu = handle(nvml, 1)
@@ -100,16 +79,6 @@ def test_a_gpu_in_mig_mode_has_no_utilization(node: NvmlNode, nvml: Any) -> None
         nvml.nvmlDeviceGetOfaUtilization,
     ):
         assert code_of(question, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
-
-
-def test_a_board_with_fans_and_without_application_clocks(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, **GEFORCE))
-    gpu = handle(nvml)
-
-    assert nvml.nvmlDeviceGetFanSpeed(gpu) == nvml.nvmlDeviceGetFanSpeed_v2(gpu, 0) == 23
-    assert nvml.nvmlDeviceGetNumFans(gpu) == 1
-    assert code_of(nvml.nvmlDeviceGetFanSpeed_v2, gpu, 1) == nvml.NVML_ERROR_INVALID_ARGUMENT
-    assert code_of(nvml.nvmlDeviceGetSupportedMemoryClocks, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters, processes and performance metrics of a GPU that is rehearsed to fail or to work."""
 
-import threading
 import time
 from typing import Any
 
@@ -16,33 +15,6 @@ TIMEOUT_S = 60
 def handle(nvml: Any, index: int = 0) -> Any:
     nvml.nvmlInit()
     return nvml.nvmlDeviceGetHandleByIndex(index)
-
-
-def test_ecc_errors_are_counted_by_kind_and_since_boot_and_ever(node: NvmlNode, nvml: Any) -> None:
-    counts = {"corrected": 1, "uncorrected": 2, "corrected_total": 30, "uncorrected_total": 40}
-    node.set_gpus(gpu_record(0, **{f"ecc_{key}": count for key, count in counts.items()}))
-    gpu = handle(nvml)
-
-    for counter, name in enumerate(("", "_total")):
-        for kind, errors in enumerate(("corrected", "uncorrected")):
-            total = nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, counter)
-            assert total == counts[f"{errors}{name}"]
-
-
-def test_rows_are_remapped(node: NvmlNode, nvml: Any) -> None:
-    rows = {"remapped_corrected": 1, "remapped_uncorrected": 2, "remap_pending": 1}
-    node.set_gpus(gpu_record(0, **rows))
-
-    assert nvml.nvmlDeviceGetRemappedRows(handle(nvml)) == (1, 2, 1, 0)
-
-
-def test_pages_are_retired_on_an_older_gpu(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, arch=5, retired_sbe=2, retired_dbe=1, retired_pending=1))
-    gpu = handle(nvml)
-
-    assert len(nvml.nvmlDeviceGetRetiredPages(gpu, 0)) == 2
-    assert len(nvml.nvmlDeviceGetRetiredPages(gpu, 1)) == 1
-    assert nvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu) == 1
 
 
 def test_fields_of_a_gpu_with_faults(node: NvmlNode, nvml: Any) -> None:
@@ -75,15 +47,6 @@ def test_fields_of_a_gpu_with_faults(node: NvmlNode, nvml: Any) -> None:
         handle(nvml, 1), [nvml.NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL]
     )
     assert no_links[0].nvmlReturn == nvml.NVML_ERROR_NOT_SUPPORTED
-
-
-def test_clocks_and_the_reasons_that_limit_them(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, util=80, smclock=1200, memclock=1593, throttle=0x48))
-    gpu = handle(nvml)
-
-    assert nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) == 1200
-    assert nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM) == 1593
-    assert nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu) == 0x48
 
 
 def test_power_and_the_energy_since_a_time(node: NvmlNode, nvml: Any) -> None:
@@ -157,25 +120,6 @@ def test_performance_metrics_of_two_samples(node: NvmlNode, nvml: Any) -> None:
     assert nvml.nvmlGpmQueryDeviceSupport(older).isSupportedDevice == 0
     assert code_of(nvml.nvmlGpmSampleGet, older, sample) == nvml.NVML_ERROR_NOT_SUPPORTED
     nvml.nvmlGpmSampleFree(sample)
-
-
-def test_a_gpu_that_hangs_leaves_the_others(node: NvmlNode, nvml: Any) -> None:
-    node.set_gpus(gpu_record(0, hang=int((time.time() + 3600) * 1000)), gpu_record(1))
-    first, second = handle(nvml, 0), handle(nvml, 1)
-    answered = threading.Event()
-
-    def ask() -> None:
-        nvml.nvmlDeviceGetPowerUsage(first)
-        answered.set()
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-
-    assert nvml.nvmlDeviceGetPowerUsage(second) == 70000
-    assert not answered.wait(0.2)
-    node.set_gpus(gpu_record(0), gpu_record(1))
-    assert answered.wait(TIMEOUT_S)
-    asking.join()
 
 
 @pytest.mark.parametrize("line", ["process\tgpu=99\tpid=1\tmemory=1", "process\tnonsense"])

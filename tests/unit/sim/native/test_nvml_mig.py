@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-import ctypes
 import os
 import stat
 import subprocess
 import uuid
 from typing import Any
 
-import pynvml
 import pytest
 
 from nvct_sim import mig as state_mig
-from tests.support.nvml_node import H100_PROFILES, NvmlNode, code_of, gpu_record, gpu_uuid
+from tests.support.nvml_node import NvmlNode, code_of, gpu_uuid
 
 
 def mig_devices(nvml: Any, gpu: Any) -> list[Any]:
@@ -74,18 +72,6 @@ def test_mig_devices_are_enumerated_with_their_parents(node: NvmlNode, nvml: Any
     assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByUUID(old)) == uuids[1]
 
 
-def test_attributes_of_a_mig_device(node: NvmlNode, nvml: Any) -> None:
-    node.add_mig_devices(2, 1)
-    gpu = start(nvml, 2, on=False)
-
-    attributes = nvml.nvmlDeviceGetAttributes(mig_devices(nvml, gpu)[0])
-
-    assert attributes.multiprocessorCount == 16
-    assert (attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount) == (1, 1)
-    assert attributes.memorySizeMB == 9856
-    assert code_of(nvml.nvmlDeviceGetAttributes, gpu) == nvml.NVML_ERROR_INVALID_ARGUMENT
-
-
 @pytest.mark.parametrize(
     "missing", ["nvidia2", "nvidia-caps/nvidia-cap345", "nvidia-caps/nvidia-cap346"]
 )
@@ -118,57 +104,7 @@ def test_a_container_with_the_second_mig_device_sees_it_as_its_first(
     assert code_of(nvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, 1) == nvml.NVML_ERROR_NOT_FOUND
 
 
-def test_gpu_instance_profiles_by_kind_and_by_id(nvml: Any) -> None:
-    gpu = start(nvml)
-    found = {}
-    for kind in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        code = code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, kind)
-        if code == nvml.NVML_ERROR_NOT_SUPPORTED:
-            continue
-        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind)
-        found[kind] = (info.id, info.name, info.sliceCount, info.instanceCount)
-        old = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind, version=1)
-        assert (old.id, old.memorySizeMB) == (info.id, info.memorySizeMB)
-        assert nvml.nvmlDeviceGetGpuInstanceProfileInfoById(gpu, info.id).name == info.name
-
-    assert found == {
-        nvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE: (19, "MIG 1g.10gb", 1, 7),
-        nvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE: (14, "MIG 2g.20gb", 2, 3),
-        nvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE: (9, "MIG 3g.40gb", 3, 2),
-        nvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE: (5, "MIG 4g.40gb", 4, 1),
-        nvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE: (0, "MIG 7g.80gb", 7, 1),
-        nvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: (20, "MIG 1g.10gb+me", 1, 1),
-        nvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2: (15, "MIG 1g.20gb", 1, 4),
-    }
-    assert code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfo, gpu, 0x12) == 2
-    assert code_of(nvml.nvmlDeviceGetGpuInstanceProfileInfoById, gpu, 77) == 2
-
-
-def test_possible_placements_are_counted_and_then_fetched(nvml: Any) -> None:
-    gpu = start(nvml)
-    count, places = ctypes.c_uint(), (pynvml.c_nvmlGpuInstancePlacement_t * 4)()
-
-    nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, 9, None, ctypes.byref(count))
-    assert count.value == 2
-    nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, 9, places, ctypes.byref(count))
-
-    assert [(p.start, p.size) for p in places[:2]] == [(0, 4), (4, 4)]
-
-
 # --- creating and destroying ----------------------------------------------------------------
-
-
-def test_mig_mode_is_kept_in_the_state(node: NvmlNode, nvml: Any) -> None:
-    gpu = start(nvml, 1, on=False)
-    records, generation = node.lines(), node.generation()
-
-    assert nvml.nvmlDeviceSetMigMode(gpu, 1) == nvml.NVML_SUCCESS
-
-    assert nvml.nvmlDeviceGetMigMode(gpu) == [1, 1]
-    assert node.lines() == [gpu_record(1, mig=1) if r == gpu_record(1) else r for r in records]
-    assert node.generation() == generation + 1
-    nvml.nvmlDeviceSetMigMode(gpu, 0)
-    assert node.lines() == records
 
 
 def test_creating_an_instance_shows_in_state_procfs_and_dev(node: NvmlNode, nvml: Any) -> None:
@@ -198,26 +134,6 @@ def test_creating_an_instance_shows_in_state_procfs_and_dev(node: NvmlNode, nvml
     assert nvml.nvmlDeviceGetName(device).endswith(" MIG 3g.40gb")
 
 
-def test_destroying_removes_state_procfs_and_dev_entries(node: NvmlNode, nvml: Any) -> None:
-    gpu = start(nvml)
-    before = node.lines()
-    instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
-    compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, 2)
-    (device,) = mig_devices(nvml, gpu)
-    assert code_of(nvml.nvmlGpuInstanceDestroy, instance) == nvml.NVML_ERROR_IN_USE
-    assert code_of(nvml.nvmlDeviceSetMigMode, gpu, 0) == nvml.NVML_ERROR_IN_USE
-
-    nvml.nvmlComputeInstanceDestroy(compute)
-    nvml.nvmlGpuInstanceDestroy(instance)
-
-    assert node.lines() == before
-    assert caps(node) == []
-    assert list((node.tree / "proc/driver/nvidia/capabilities/gpu1/mig").iterdir()) == []
-    assert code_of(nvml.nvmlDeviceGetUUID, device) == nvml.NVML_ERROR_INVALID_ARGUMENT
-    assert code_of(nvml.nvmlGpuInstanceGetInfo, instance) == nvml.NVML_ERROR_NOT_FOUND
-    assert code_of(nvml.nvmlComputeInstanceDestroy, compute) == nvml.NVML_ERROR_NOT_FOUND
-
-
 def test_unknown_records_survive_a_change(node: NvmlNode, nvml: Any) -> None:
     node.add("future\tkey=value", "gi\tcolour=red\tid=2\tgpu=3\tprofile=9\tstart=0\tsize=4")
     gpu = start(nvml)
@@ -245,66 +161,6 @@ def test_ids_and_uuids_are_those_of_nvct_sim(node: NvmlNode, nvml: Any) -> None:
     assert uuids == {state_mig.mig_uuid(gpu_uuid(1), gi, 0) for _, gi in found}
     assert all(uuid.UUID(text[4:]).version == 5 for text in uuids)
     assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == 23
-
-
-@pytest.mark.parametrize("profile", [int(p.split("\t")[0][3:]) for p in H100_PROFILES])
-def test_remaining_capacity_is_the_number_of_possible_instances(nvml: Any, profile: int) -> None:
-    gpu = start(nvml)
-    nvml.nvmlDeviceCreateGpuInstance(gpu, 14)  # takes some of the placements
-    promised = nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile)
-
-    codes = [code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, profile) for _ in range(promised + 1)]
-
-    assert codes == [nvml.NVML_SUCCESS] * promised + [nvml.NVML_ERROR_INSUFFICIENT_RESOURCES]
-    assert nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile) == 0
-
-
-def test_an_instance_is_created_at_the_requested_placement(nvml: Any) -> None:
-    gpu = start(nvml)
-    place = pynvml.c_nvmlGpuInstancePlacement_t(4, 4)
-
-    instance = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, 9, ctypes.byref(place))
-
-    info = nvml.nvmlGpuInstanceGetInfo(instance)
-    assert (info.id, info.placement.start) == (1, 4)
-    again = code_of(nvml.nvmlDeviceCreateGpuInstanceWithPlacement, gpu, 9, ctypes.byref(place))
-    assert again == nvml.NVML_ERROR_INSUFFICIENT_RESOURCES
-
-
-def test_a_gpu_instance_is_divided_into_compute_instances(nvml: Any) -> None:
-    gpu = start(nvml)
-    instance = nvml.nvmlDeviceCreateGpuInstance(gpu, 9)
-    names = {}
-    for kind in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        code = code_of(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, instance, kind, 0)
-        if code == nvml.NVML_ERROR_NOT_SUPPORTED:
-            continue
-        info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, kind, 0)
-        names[info.name] = (info.id, info.instanceCount, info.multiprocessorCount)
-    assert names == {
-        "MIG 1c.3g.40gb": (0, 3, 20), "MIG 2c.3g.40gb": (1, 1, 40), "MIG 3g.40gb": (2, 1, 60),
-    }  # fmt: skip
-
-    for profile in (1, 0):
-        nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile)
-
-    devices = mig_devices(nvml, gpu)
-    assert [nvml.nvmlDeviceGetName(m)[22:] for m in devices] == [
-        "MIG 2c.3g.40gb",
-        "MIG 1c.3g.40gb",
-    ]
-    assert [nvml.nvmlDeviceGetComputeInstanceId(m) for m in devices] == [0, 1]
-    assert nvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity(instance, 0) == 0
-    assert code_of(nvml.nvmlGpuInstanceCreateComputeInstance, instance, 0) == 23
-    assert nvml.nvmlDeviceGetAttributes(devices[0]).multiprocessorCount == 40
-
-
-def test_creating_without_mig_mode_or_with_an_unknown_profile_is_refused(nvml: Any) -> None:
-    gpu = start(nvml, on=False)
-    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 19) == nvml.NVML_ERROR_NOT_SUPPORTED
-    nvml.nvmlDeviceSetMigMode(gpu, 1)
-
-    assert code_of(nvml.nvmlDeviceCreateGpuInstance, gpu, 99) == nvml.NVML_ERROR_INVALID_ARGUMENT
 
 
 def test_without_a_visible_tree_nothing_changes(node: NvmlNode, nvml: Any) -> None:

@@ -5,7 +5,6 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pynvml
@@ -88,23 +87,6 @@ def test_gpus_of_another_host_bridge_are_on_the_same_numa_node(
     assert levels(start("h100"))[0] == [INTERNAL, *[NODE] * 3, *[SYSTEM] * 4]
 
 
-def test_the_nearest_gpus_are_those_of_one_level(start: Callable[[str], Any]) -> None:
-    nvml = start("gtx1080ti-9")
-    first = handles(nvml)[0]
-
-    def near(level: int) -> list[int]:
-        found = nvml.nvmlDeviceGetTopologyNearestGpus(first, level)
-        return [nvml.nvmlDeviceGetIndex(gpu) for gpu in found]
-
-    assert [near(n) for n in (SINGLE, MULTIPLE, NODE, SYSTEM)] == [
-        [1],
-        [2, 3],
-        [],
-        [4, 5, 6, 7, 8],
-    ]
-    assert code_of(nvml.nvmlDeviceGetTopologyNearestGpus, first, 7) == INVALID_ARGUMENT
-
-
 def test_nvlinks_lead_from_gpu_to_gpu_and_back(start: Callable[[str], Any]) -> None:
     nvml = start("v100-8")
     gpus = handles(nvml)
@@ -136,27 +118,6 @@ def test_nvlinks_lead_to_the_switches(start: Callable[[str], Any]) -> None:
     for capability in range(6):
         assert nvml.nvmlDeviceGetNvLinkCapability(gpu, 0, capability) == 1
     assert code_of(nvml.nvmlDeviceGetNvLinkCapability, gpu, 0, 6) == INVALID_ARGUMENT
-
-
-def test_the_old_remote_pci_info_agrees_with_the_new(start: Callable[[str], Any]) -> None:
-    nvml = start("a100-80")
-    gpu, old = handles(nvml)[0], nvml.nvmlPciInfo_v2_t()
-
-    assert nvml.nvmlLib.nvmlDeviceGetNvLinkRemotePciInfo(gpu, 1, ctypes.byref(old)) == 0
-
-    assert old.bus == nvml.nvmlDeviceGetNvLinkRemotePciInfo(gpu, 1).bus == 0xC1
-
-
-def test_a_gpu_without_nvlinks_supports_no_nvlink_function(start: Callable[[str], Any]) -> None:
-    nvml = start("t4-4")
-    gpu = handles(nvml)[0]
-
-    for ask in (
-        nvml.nvmlDeviceGetNvLinkState,
-        nvml.nvmlDeviceGetNvLinkVersion,
-        nvml.nvmlDeviceGetNvLinkRemotePciInfo,
-    ):
-        assert code_of(ask, gpu, 0) == NOT_SUPPORTED
 
 
 def test_a_link_to_a_lost_gpu_is_down(
@@ -217,15 +178,6 @@ def test_memory_and_cpu_affinity_are_those_of_sysfs(
     assert numa == [3, 3, 1, 1, 7, 7, 5, 5]
 
 
-def test_the_gpus_of_a_processor_have_affinity_to_it(start: Callable[[str], Any]) -> None:
-    nvml = start("t4-4")
-    count = ctypes.c_uint(0)
-
-    assert nvml.nvmlLib.nvmlSystemGetTopologyGpuSet(0, ctypes.byref(count), None) == 0
-    assert count.value == 4
-    assert len(nvml.nvmlSystemGetTopologyGpuSet(0)) == 4
-
-
 def test_a_board_without_ecc_and_serial_number_returns_not_supported(
     start: Callable[[str], Any],
 ) -> None:
@@ -252,55 +204,27 @@ def test_a_board_without_ecc_and_serial_number_returns_not_supported(
     assert nvml.nvmlDeviceGetBAR1MemoryInfo(gpu).bar1Total == 256 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """The values of a profile's GPUs in NVIDIA's data sheets and nvml.h."""
-
-    count: int
-    product: str
-    capability: tuple[int, int]
-    architecture: str
-    brand: str
-    gibibytes: int
-
-
+# Count, product, compute capability, architecture, brand and GiB in NVIDIA's data sheets and nvml.h.
 KNOWN = {
-    "a100-80": Facts(
-        count=8, product="NVIDIA A100-SXM4-80GB", capability=(8, 0), architecture="AMPERE",
-        brand="NVIDIA", gibibytes=80,
-    ),
-    "a100-16": Facts(
-        count=16, product="NVIDIA A100-SXM4-40GB", capability=(8, 0), architecture="AMPERE",
-        brand="NVIDIA", gibibytes=40,
-    ),
-    "v100-8": Facts(
-        count=8, product="Tesla V100-SXM2-32GB", capability=(7, 0), architecture="VOLTA",
-        brand="TESLA", gibibytes=32,
-    ),
-    "gtx1080ti-9": Facts(
-        count=9, product="NVIDIA GeForce GTX 1080 Ti", capability=(6, 1), architecture="PASCAL",
-        brand="GEFORCE", gibibytes=11,
-    ),
-    "t4-4": Facts(
-        count=4, product="Tesla T4", capability=(7, 5), architecture="TURING", brand="NVIDIA",
-        gibibytes=15,
-    ),
-}  # fmt: skip
+    "a100-80": (8, "NVIDIA A100-SXM4-80GB", (8, 0), "AMPERE", "NVIDIA", 80),
+    "a100-16": (16, "NVIDIA A100-SXM4-40GB", (8, 0), "AMPERE", "NVIDIA", 40),
+    "v100-8": (8, "Tesla V100-SXM2-32GB", (7, 0), "VOLTA", "TESLA", 32),
+    "gtx1080ti-9": (9, "NVIDIA GeForce GTX 1080 Ti", (6, 1), "PASCAL", "GEFORCE", 11),
+    "t4-4": (4, "Tesla T4", (7, 5), "TURING", "NVIDIA", 15),
+}
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_models_have_the_values_of_their_data_sheets(
     start: Callable[[str], Any], name: str
 ) -> None:
-    nvml, facts = start(name), KNOWN[name]
-    gpu = handles(nvml)[facts.count - 1]
+    nvml, (count, product, capability, architecture, brand, gibibytes) = start(name), KNOWN[name]
+    gpu = handles(nvml)[count - 1]
 
-    assert nvml.nvmlDeviceGetCount() == facts.count == len(profile.load(name).gpus)
-    assert nvml.nvmlDeviceGetName(gpu) == facts.product
-    assert nvml.nvmlDeviceGetCudaComputeCapability(gpu) == facts.capability
-    assert nvml.nvmlDeviceGetArchitecture(gpu) == getattr(
-        nvml, f"NVML_DEVICE_ARCH_{facts.architecture}"
-    )
-    assert nvml.nvmlDeviceGetBrand(gpu) == getattr(nvml, f"NVML_BRAND_{facts.brand}")
-    assert nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 30 == facts.gibibytes
+    assert nvml.nvmlDeviceGetCount() == count == len(profile.load(name).gpus)
+    assert nvml.nvmlDeviceGetName(gpu) == product
+    assert nvml.nvmlDeviceGetCudaComputeCapability(gpu) == capability
+    assert nvml.nvmlDeviceGetArchitecture(gpu) == getattr(nvml, f"NVML_DEVICE_ARCH_{architecture}")
+    assert nvml.nvmlDeviceGetBrand(gpu) == getattr(nvml, f"NVML_BRAND_{brand}")
+    assert nvml.nvmlDeviceGetMemoryInfo(gpu).total >> 30 == gibibytes
     assert nvml.nvmlDeviceGetUUID(gpu).startswith("GPU-")
