@@ -36,7 +36,10 @@ DEBUG = "NVCT_DEBUG"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
 FAILED = pytest.StashKey[bool]()
-TOGETHER = ("tests/kubernetes/chart",)
+TOGETHER = tuple(
+    f"tests/kubernetes/{folder}"
+    for folder in ("chart", "claims", "configured", "healing", "image", "plugin", "tasks")
+)
 """Folders whose files share what takes long to start: one worker runs them, one after the other."""
 WORKER_BYTES = 3 << 30
 """What a worker may need: its own memory, and that of a Kubernetes: 1.0 GiB fresh, 2.3 after an hour's pods."""
@@ -107,11 +110,22 @@ def pytest_collection(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put folders and files with slow tests first: no worker has one left when the others are done."""
+    """Put folders and files with slow tests first: no worker has one left when the others are done.
+
+    Each cluster of a folder starts once: pytest itself orders parameters within a file.
+    """
     slow = {
         item.path for item in items if {"slow", "engine"} & {m.name for m in item.iter_markers()}
     }
-    items.sort(key=lambda item: (unit_of(item.nodeid) not in TOGETHER, item.path not in slow))
+
+    def place(item: pytest.Item) -> tuple[bool, str, str, bool]:
+        unit = unit_of(item.nodeid)
+        if unit not in TOGETHER:
+            return True, "", "", item.path not in slow
+        case = getattr(item, "callspec", None)
+        return False, unit, str(case.params.get("cluster", "")) if case else "", False
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

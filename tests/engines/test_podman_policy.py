@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -356,10 +355,10 @@ BY_API: dict[str, dict[str, Any]] = {
 def test_a_mount_that_only_the_api_can_ask_for_is_refused(runtime: str, podman: Podman) -> None:
     configuration(podman, POLICY, runtime)
     socket, url = "/run/podman-test.sock", "http://d/v4.0.0/libpod/containers/create"
-    serve = (f"--runtime={SHIM}", "system", "service", "--time=60", f"unix://{socket}")
-    with ThreadPoolExecutor() as pool:
-        pool.submit(podman.podman, *serve)
-        podman.box.until(lambda: podman.box.call("test", "-S", socket).returncode == 0, "podman")
+    serve = (f"--runtime={SHIM}", "system", "service", "--time=0", f"unix://{socket}")
+    service = podman.box.start(["podman", "--storage-driver=overlay", *serve], "service.log")
+    try:
+        podman.box.until(lambda: podman.box.accepts(socket), "service.log")
         for name, mount in BY_API.items():
             spec = {
                 "image": IMAGE, "name": "by-api", "command": ["true"],
@@ -376,6 +375,9 @@ def test_a_mount_that_only_the_api_can_ask_for_is_refused(runtime: str, podman: 
             done = podman.podman("start", "--attach", "by-api")
             podman.podman("rm", "--force", "by-api")
             is_refused(done)
+    finally:
+        service.terminate()
+        service.wait()
 
 
 @pytest.mark.parametrize("name", [CONFIG_ENV, "XDG_CONFIG_HOME", RUN_DIR_ENV])

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of `make gpu` that need no GPU."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,22 +152,3 @@ def test_a_carried_runtime_starts_with_its_own_libraries(tmp_path: Path) -> None
     done = subprocess.run([tools.runtime, "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("runc version")
     assert f"LD_LIBRARY_PATH={carry}/lib" in tools.runtime.read_text()
-
-
-@pytest.mark.engine
-def test_the_chain_is_right_on_a_simulated_node() -> None:
-    if reason := rootfs.can_run_containers():
-        pytest.skip(reason)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu", "--sim"],
-        cwd=command.REPOSITORY, env=dict(os.environ), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-2:] == [
-        "skip  CUDA calls: the simulated libcuda computes nothing",
-        "all is right",
-    ]
-    for layout in chain.LAYOUTS:
-        assert f"ok    nvidia-smi -L in a container, by the spec, layout {layout}" in done.stdout
-    assert "ok    containers have the view" in done.stdout

@@ -19,7 +19,7 @@ from nvct.cdi.make import generate
 from nvct.errors import HostError
 from nvct.host.snapshot.redaction import Redactor
 from nvct_sim import replay, rootfs
-from tests.gpu import kit, machine, nvml_calls, questions, record
+from tests.gpu import chain, kit, machine, nvml_calls, questions, record
 
 UUID = "GPU-12345678-aaaa-bbbb-cccc-000000000000"
 HOT = machine.REPOSITORY / "build/static/nvct-hot"
@@ -206,6 +206,11 @@ def test_the_kit_records_a_simulated_node_without_a_network(tmp_path: Path) -> N
     assert "nvidia.com/gpu.count=8" in texts["agents/labels.txt"]
     assert "DCGM_FI_DEV_GPU_UTIL" in texts["agents/metrics.txt"]
     assert texts["agents/plugin.json"].count("Healthy") == 8
+    said = texts["chain/log.txt"]
+    assert "skip  CUDA calls: the simulated libcuda computes nothing\nall is right\n" in said
+    for layout in chain.LAYOUTS:
+        assert f"ok    nvidia-smi -L in a container, by the spec, layout {layout}" in said
+    assert "ok    containers have the view" in said
 
 
 RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.tar.gz"))

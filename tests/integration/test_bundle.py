@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
@@ -15,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from nvct import version
-from nvct_sim.native.build import find_compiler
 from tests.hostile import hook_attack
 from tests.integration import bundles
 from tests.integration.conftest import SimulatedNode
+from tests.support import bundled
 from tests.support.processes import captured
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -54,24 +53,11 @@ print(len(names))
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle as it is built."""
-    find_compiler()  # what cannot be built is skipped
-    out = tmp_path_factory.mktemp("built")
-    build = REPOSITORY / "packaging/bundle/build.py"
-    done = captured([sys.executable, build, "--out", out, "--hot", out / "none"])
-    for reason in ("is of no Debian package", "is made with Python"):
-        if reason in done.stderr:
-            pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr
-    return next(out.iterdir())
-
-
-@pytest.fixture(scope="module")
-def bundle(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked bundle."""
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked bundle, without nvct-hot: its Python does the same."""
     place = tmp_path_factory.mktemp("unpacked")
-    subprocess.run(["tar", "-xzf", archive, "-C", place], check=True)
+    words = ("-C", place, "--exclude=*/libexec/nvct-hot")
+    captured(["tar", "-xzf", bundled.archive(), *words], check=True)
     return next(place.iterdir())
 
 
@@ -224,10 +210,10 @@ def test_nothing_is_in_it_that_another_python_has_compiled(bundle: Path) -> None
     assert len(tags) == 1, tags
 
 
-def test_every_file_is_somebodys_and_root_alone_may_write(archive: Path, bundle: Path) -> None:
+def test_every_file_is_somebodys_and_root_alone_may_write(bundle: Path) -> None:
     table = (bundle / "licenses/README.md").read_text(encoding="utf-8")
 
-    with tarfile.open(archive) as tar:
+    with tarfile.open(bundled.archive()) as tar:
         members = tar.getmembers()
 
     assert {(m.uid, m.gid) for m in members} == {(0, 0)}

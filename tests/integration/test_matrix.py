@@ -67,7 +67,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         native_cache=REPOSITORY / ".cache/native",
     )
     try:
-        SimulatedNode(node, work, work).run(matrix.run_all)
+        profile = {"NVCT_TESTS_PROFILE": os.environ.get("NVCT_TESTS_PROFILE", "")}
+        SimulatedNode(node, work, work).run(matrix.run_all, profile)
     finally:
         tree.destroy(node)
     results: dict[str, Any] = json.loads((work / matrix.RESULTS).read_text(encoding="utf-8"))

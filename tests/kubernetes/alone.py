@@ -6,12 +6,30 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct_sim import rootfs
 from tests.engines import conftest as engines
 from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes import programs
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import machine
+from tests.support import program_image
 
 RELEASE = "trixie"
+
+
+def needed() -> None:
+    """Skip a test where no cluster with the image can be had."""
+    reason = rootfs.can_run_containers()
+    if reason is not None:
+        pytest.skip(reason)
+    try:
+        programs.folders()
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+    program_image.archive()  # or skip
 
 
 class Folder:

@@ -16,6 +16,7 @@ LOOK_S = 0.2
 """Between two looks of `wait`: a look at a pod costs 5 ms of CPU time, most of it the API server's."""
 DEFAULT = "/api/v1/namespaces/default"
 PODS = f"{DEFAULT}/pods"
+MERGE = "application/merge-patch+json"
 
 
 class ApiError(Exception):
@@ -71,19 +72,35 @@ class Api:
         except (ApiError, OSError):
             return False
 
+    def get(self, path: str) -> Object:
+        """Return an object, which is there."""
+        found: Object = json.loads(self.request("GET", path))
+        return found
+
     def find(self, path: str) -> Object | None:
         """Return an object, None if there is none."""
         try:
-            found: Object = json.loads(self.request("GET", path))
+            return self.get(path)
         except ApiError as error:
             if error.status != http.client.NOT_FOUND:
                 raise
             return None
-        return found
 
     def create(self, path: str, body: Object) -> None:
         """Create an object in a collection."""
         self.request("POST", path, body)
+
+    def make(self, path: str, body: Object) -> None:
+        """Create an object, unless it is there."""
+        try:
+            self.create(path, body)
+        except ApiError as error:
+            if error.status != http.client.CONFLICT:
+                raise
+
+    def patch(self, path: str, body: Object) -> None:
+        """Merge fields into an object; null removes one."""
+        self.request("PATCH", path, body, MERGE)
 
     def delete(self, path: str) -> None:
         """Delete an object without a grace period; a missing object is not an error."""
@@ -101,8 +118,7 @@ class Api:
 
     def events(self, name: str) -> list[str]:
         """Return the messages of an object's events, oldest first."""
-        found = self.find(f"{DEFAULT}/events?fieldSelector=involvedObject.name%3D{name}")
-        assert found is not None
+        found = self.get(f"{DEFAULT}/events?fieldSelector=involvedObject.name%3D{name}")
         return [event["message"] for event in found["items"]]
 
 

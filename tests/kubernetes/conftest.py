@@ -15,8 +15,7 @@ from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import machine
 
-IN_FULL = ("crio_policy", "dra_two_nodes", "nri_claims")
-collect_ignore = [] if FULL else [f"test_{name}.py" for name in IN_FULL]
+collect_ignore = [] if FULL else ["test_dra_two_nodes.py"]
 CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
     "trixie": ("trixie", lambda box: SupervisedContainerd(box, 2)),
     "forky": ("forky", lambda box: SupervisedContainerd(box, 3)),
@@ -36,6 +35,8 @@ OLDER = dict.fromkeys(
 GATES: Mapping[str, Mapping[str, bool]] = {"trixie-older-dra": OLDER}
 """Clusters that are not as by default: `trixie` with these feature gates."""
 CONTAINERD = [of_release("trixie"), *in_full("forky")]
+ON_ONE = pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True)
+"""For what does not depend on the engine's version."""
 CRIO = ["trixie-crio", *(["forky-crio"] if FULL else [])]
 """Not required in CI: `make crio` builds CRI-O on demand."""
 

@@ -210,7 +210,7 @@ def _events(cluster: Cluster) -> list[tuple[str, Callable[[], None]]]:
         assert wait(lambda: _is_ready(cluster), TIMEOUT_S)
 
     def configure() -> None:
-        cluster.kubectl("label", "node", NODE, f"{CONFIG_LABEL}=mixed")
+        cluster.label(f"{CONFIG_LABEL}=mixed")
 
     def divide() -> None:
         smi(cluster, "-i", "0", "-mig", "1")
@@ -220,7 +220,7 @@ def _events(cluster: Cluster) -> list[tuple[str, Callable[[], None]]]:
         smi(cluster, "mig", "-i", "0", "-dci")
         smi(cluster, "mig", "-i", "0", "-dgi")
         smi(cluster, "-i", "0", "-mig", "0")
-        cluster.kubectl("label", "node", NODE, f"{CONFIG_LABEL}-")
+        cluster.label(f"{CONFIG_LABEL}-")
         assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S)
 
     return [
@@ -272,8 +272,7 @@ def of_claims(cluster: Cluster, counts: Iterable[int], seconds: float) -> Iterat
 
 
 def _is_ready(cluster: Cluster) -> bool:
-    node = cluster.api.find(f"/api/v1/nodes/{NODE}")
-    assert node is not None
+    node = cluster.api.get(f"/api/v1/nodes/{NODE}")
     conditions = node["status"].get("conditions", ())
     return any(one["type"] == TYPE and one["status"] == "True" for one in conditions)
 

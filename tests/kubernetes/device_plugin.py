@@ -6,6 +6,7 @@ image.
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY, Box
 from tests.engines.engines import CONFIG
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import ClusterNode
 from tests.kubernetes.pods import Pod
 
@@ -30,6 +31,7 @@ GPUS = 8
 TIMEOUT_S = 60.0
 LIST = "nvidia-smi -L"
 PLUGIN = "plugin"
+ON_HOST = "plugin.log"
 REGISTERED = "Registered device plugin for 'nvidia.com/"
 ENGINE_CONFIG = "/etc/containerd/config.toml"
 DEFAULT_RUNC = "SystemdCgroup = false"
@@ -119,12 +121,69 @@ def plugin(
         assert wait(lambda: cluster.api.find(f"{PODS}/{name}") is None, TIMEOUT_S)
 
 
+@contextlib.contextmanager
+def plugin_on_host(cluster: Cluster, *flags: str) -> Iterator[None]:
+    """Run the plugin on the node until it has registered: CRI-O has no privileged pods here."""
+    words = (
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin",
+        f"--nvidia-driver-root={DRIVER_ROOT}", f"--driver-root-ctr-path={DRIVER_ROOT}",
+        f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk", *flags,
+    )  # fmt: skip
+    (cluster.box.work / ON_HOST).unlink(missing_ok=True)
+    with cluster.running(ON_HOST, *words):
+        assert wait(lambda: REGISTERED in cluster.log(ON_HOST), TIMEOUT_S), cluster.log(ON_HOST)
+        yield
+    assert wait(lambda: allocatable(cluster) == 0, TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def ruled(cluster: Cluster, rules: str) -> Iterator[None]:
+    """Add rules of the policy to config.toml for a while."""
+    before = cluster.box.read(CONFIG)
+    cluster.box.write(CONFIG, f"{before}\n{rules}")
+    try:
+        yield
+    finally:
+        cluster.box.write(CONFIG, before)
+
+
+def uuids(cluster: Cluster) -> list[str]:
+    """Return the UUIDs of the node's GPUs, in their order."""
+    said = cluster.box.call("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information").stdout
+    found = re.findall(r"^GPU UUID:\s+(\S+)$", said, re.MULTILINE)
+    assert len(found) == GPUS, said
+    return found
+
+
 def smi(cluster: Cluster, *words: str) -> str:
     """Run nvidia-smi beside the node's daemons, and return its output."""
     libraries = {"LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu"}
     done = cluster.box.call(f"{DRIVER_ROOT}/usr/bin/nvidia-smi", *words, env=libraries)
     assert done.returncode == 0, done
     return done.stdout
+
+
+def divide(cluster: Cluster, profiles: str, gpu: int = 0) -> None:
+    """Make MIG devices on a GPU."""
+    smi(cluster, "-i", f"{gpu}", "-mig", "1")
+    smi(cluster, "mig", "-i", f"{gpu}", "-cgi", profiles, "-C")
+
+
+def unite(cluster: Cluster, gpu: int = 0) -> None:
+    """Remove all MIG devices of a GPU, and take it out of MIG mode."""
+    smi(cluster, "mig", "-i", f"{gpu}", "-dci")
+    smi(cluster, "mig", "-i", f"{gpu}", "-dgi")
+    smi(cluster, "-i", f"{gpu}", "-mig", "0")
+
+
+@contextlib.contextmanager
+def divided(cluster: Cluster, profiles: str) -> Iterator[None]:
+    """Have MIG devices on the first GPU for a while."""
+    divide(cluster, profiles)
+    try:
+        yield
+    finally:
+        unite(cluster)
 
 
 def restarts(cluster: Cluster, pod: str) -> int:
@@ -144,17 +203,14 @@ def asks(
 
 def allocatable(cluster: Cluster, name: str = GPU) -> int:
     """Return how many devices of a resource the Node object shows."""
-    node = cluster.api.find(f"/api/v1/nodes/{NODE}")
-    assert node is not None
+    node = cluster.api.get(cluster.path)
     return int(node["status"]["allocatable"].get(name, 0))
 
 
 def log(cluster: Cluster, pod: str) -> str:
     """Return the log of a pod, "" if it has none yet."""
-    found = cluster.api.find(f"{PODS}/{pod}")
-    runs = found is not None and found["status"]["phase"] != "Pending"
-    with contextlib.suppress(Exception):  # its kubelet may be starting
-        return cluster.api.logs(pod) if runs else ""
+    with contextlib.suppress(Exception):  # its kubelet or container may be starting
+        return cluster.api.logs(pod)
     return ""
 
 

@@ -6,19 +6,19 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra import slices
-from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
+from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Value, Version
 from nvct.agent.dra.journal import FILE
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.sharing import GPU_CONFIG, VERSION
 from nvct.agent.manifests import convert_claims
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
+from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST
 from tests.kubernetes.node import ClusterNode
 from tests.kubernetes.pods import Pod
@@ -29,14 +29,11 @@ CLAIMS = f"{API}/namespaces/default/resourceclaims"
 MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
 FAR = "far"
 """The second Node."""
-RIGHTS = """
-rules:
-- {apiGroups: [""], resources: [nodes], verbs: [get]}
-- {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
-- apiGroups: [resource.k8s.io]
-  resources: [resourceslices]
-  verbs: [list, watch, create, patch, delete]
-"""
+V100 = "Tesla V100-SXM2-32GB"
+RIGHTS = (
+    ("get", "nodes"), ("get", "resourceclaims.resource.k8s.io"),
+    ("list,watch,create,patch,delete", "resourceslices.resource.k8s.io"),
+)  # fmt: skip
 OF_TYPE = "device.driver == 'gpu.nvidia.com' && {}.type == '{}'"
 MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('{}')) >= 0"
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
@@ -128,13 +125,10 @@ class Driver:
     def remove(self) -> None:
         """Kill it, and delete the slices that it leaves: the scheduler would give their devices."""
         self.kill()
-        field = f"spec.nodeName%3D{self._name}"
-        self.node.api.delete(f"{API}/resourceslices?fieldSelector={field}")
+        forget_slices(self.node, self._name)
 
     def log(self) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return (Path(self.node.box.work) / self._log).read_text(errors="replace")
-        return ""
+        return self.node.log(self._log)
 
     def journal(self) -> list[str]:
         return sorted(claim["name"] for claim in self.claims())
@@ -149,33 +143,26 @@ class Driver:
         return found
 
 
+def forget_slices(node: ClusterNode, name: str = NODE) -> None:
+    """Delete the slices of a Node."""
+    node.api.delete(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{name}")
+
+
 def make_classes(cluster: Cluster, extended: str = GPU) -> None:
-    """Create the DeviceClasses; pods that ask for the extended resource get a GPU by DRA, too."""
+    """Create the DeviceClasses anew; pods that ask for the extended resource get a GPU by DRA, too."""
     for kind in ("gpu", "mig"):
         expression = OF_TYPE.format(ATTRIBUTES, kind)
         spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
         if kind == "gpu" and extended:
             spec["extendedResourceName"] = extended
         manifest = {"metadata": {"name": f"{kind}.nvidia.com"}, "spec": spec}
+        cluster.api.delete(f"{API}/deviceclasses/{kind}.nvidia.com")
         cluster.api.create(f"{API}/deviceclasses", manifest)
 
 
 def account(cluster: Cluster) -> str:
     """Return the kubeconfig of an account with the rights that the documentation lists."""
-    cluster.kubectl("create", "serviceaccount", "dra")
-    role = f"{FOLDER}/dra-role.yaml"
-    kind = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: dra}"
-    cluster.box.write(role, f"{kind}{RIGHTS}")
-    cluster.kubectl("create", "-f", role)
-    cluster.kubectl(
-        "create", "clusterrolebinding", "dra", "--clusterrole=dra", "--serviceaccount=default:dra"
-    )
-    config = json.loads(cluster.box.read(KUBECONFIG))
-    token = cluster.kubectl("create", "token", "dra").strip()
-    config["users"][0]["user"] = {"token": token}
-    path = f"{FOLDER}/dra.kubeconfig"
-    cluster.box.write(path, json.dumps(config))
-    return path
+    return kubeconfig_of(cluster, "dra", *RIGHTS)
 
 
 def make_node(cluster: Cluster, name: str) -> dict[str, Any]:
@@ -183,9 +170,7 @@ def make_node(cluster: Cluster, name: str) -> dict[str, Any]:
     resources = {"cpu": "4", "memory": "8Gi", "pods": "100"}
     status = {"capacity": resources, "allocatable": resources}
     cluster.api.create("/api/v1/nodes", {"metadata": {"name": name}, "status": status})
-    found = cluster.api.find(f"/api/v1/nodes/{name}")
-    assert found is not None
-    return found
+    return cluster.api.get(f"/api/v1/nodes/{name}")
 
 
 def make_slices(cluster: Cluster, node: dict[str, Any], *offered: Device) -> None:
@@ -196,26 +181,42 @@ def make_slices(cluster: Cluster, node: dict[str, Any], *offered: Device) -> Non
 
 
 def make_far_node(cluster: Cluster) -> None:
-    found = make_node(cluster, FAR)
-    tesla = Device(
-        name="gpu-0", uuid="GPU-far", gpu="GPU-far", capacity={"memory": 15360 * MIB},
-        attributes={
-            "type": "gpu", "uuid": "GPU-far", "productName": "Tesla T4", "ecc": False,
-            "cudaComputeCapability": Version("7.5.0"), "architecture": "Turing",
-        },
+    """Create a Node with a Tesla T4, and two pairs of V100s with NVLinks."""
+
+    def gpu(number: int, memory: int, **attributes: Value) -> Device:
+        uuid = f"GPU-far-{number}"
+        every: dict[str, Value] = {"type": "gpu", "uuid": uuid, **attributes}
+        return Device(
+            name=f"gpu-{number}", uuid=uuid, gpu=uuid, capacity={"memory": memory * MIB},
+            attributes=every,
+        )  # fmt: skip
+
+    tesla = gpu(
+        0, 15360, productName="Tesla T4", ecc=False, architecture="Turing",
+        cudaComputeCapability=Version("7.5.0"),
     )  # fmt: skip
-    make_slices(cluster, found, tesla)
+    linked = [
+        gpu(
+            number, 32768, productName=V100, ecc=True, architecture="Volta",
+            cudaComputeCapability=Version("7.0.0"), nvlinkDomain=f"domain-{(number - 1) // 2}",
+        )
+        for number in range(1, 5)
+    ]  # fmt: skip
+    make_slices(cluster, make_node(cluster, FAR), tesla, *linked)
 
 
 def devices(cluster: ClusterNode, node: str = NODE) -> dict[str, str]:
     """Return the UUIDs of a node's devices by name."""
-    found = cluster.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
-    assert found is not None
     return {
         device["name"]: device["attributes"].get("uuid", {}).get("string", "")
-        for one in found["items"]
-        for device in one["spec"].get("devices", ())
+        for device in offered(cluster, node)
     }
+
+
+def offered(cluster: ClusterNode, node: str = NODE) -> list[dict[str, Any]]:
+    """Return the devices in a node's slices."""
+    found = cluster.api.get(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
+    return [device for one in found["items"] for device in one["spec"].get("devices", ())]
 
 
 def claim(
@@ -229,7 +230,9 @@ def claim(
     capacity: dict[str, str] | None = None,
 ) -> None:
     """Create a claim; without an expression, for GPUs of the node with a kubelet."""
-    selector = {"cel": {"expression": expression or f"{ATTRIBUTES}.productName != 'Tesla T4'"}}
+    selector = {
+        "cel": {"expression": expression or f"!{ATTRIBUTES}.productName.startsWith('Tesla')"}
+    }
     request: dict[str, Any] = {
         "deviceClassName": device_class, "count": count, "selectors": [selector]
     }  # fmt: skip
@@ -258,8 +261,7 @@ def asks_for_claims(*names: str, script: str = f"{LIST}; sleep 2", **more: Any) 
 
 def allocated(cluster: Cluster, name: str) -> list[str]:
     """Return the names of a claim's devices with the pool, [] if it has none."""
-    found = cluster.api.find(f"{CLAIMS}/{name}")
-    assert found is not None
+    found = cluster.api.get(f"{CLAIMS}/{name}")
     allocation = found.get("status", {}).get("allocation", {})
     return [
         f"{result['pool']}/{result['device']}"

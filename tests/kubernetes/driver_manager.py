@@ -82,12 +82,11 @@ class Manager:
             step()
 
     def label(self, change: Callable[[str], str]) -> None:
-        found = self.cluster.api.find(f"/api/v1/nodes/{NODE}")
-        assert found is not None
+        found = self.cluster.api.get(f"/api/v1/nodes/{NODE}")
         labels = found["metadata"]["labels"]
         keys = [key for key in labels if ".deploy." in key and key not in UNPAUSED]
         words = [f"{key}={change(labels[key])}" for key in keys]
-        self.cluster.kubectl("label", "--overwrite", "node", NODE, *words)
+        self.cluster.label(*words)
 
     def pause(self) -> None:
         def paused(value: str) -> str:
@@ -100,8 +99,7 @@ class Manager:
     def clients(self) -> list[str]:
         """Return the pods of DaemonSets that select the label, whatever its value."""
         path = f"/api/v1/pods?fieldSelector=spec.nodeName={NODE}"
-        found = self.cluster.api.find(path)
-        assert found is not None
+        found = self.cluster.api.get(path)
         return [
             pod["metadata"]["name"]
             for pod in found["items"]

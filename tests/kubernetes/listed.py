@@ -24,7 +24,7 @@ from tests.kubernetes.cluster import Cluster
 
 SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
 METHOD = "/v1.PodResourcesLister/GetAllocatableResources"
-PERIOD_S = 0.05
+PERIOD_S = 0.1
 """Between two looks; the kubelet answers 100 a second."""
 CALL_S = 2.0
 SETTLED_S = 4.0
@@ -138,7 +138,7 @@ class Watch:
     def wrong(self, count: int, since: float) -> int:
         """Return in how many looks since then the kubelet's list had another count.
 
-        On a busy machine looks take as much longer as what they look at. There are 14 a second on
+        On a busy machine looks take as much longer as what they look at. There are 8 a second on
         an idle one.
         """
         looks = [found for at, found in self._history.kubelet if at >= since]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvct_sim import tree
-from tests.engines.box import DRIVER_ROOT, Box
+from tests.engines.box import DRIVER_ROOT, Box, BoxedProcess
 from tests.engines.supervised import Supervised
 from tests.kubernetes import programs
 from tests.kubernetes.api import Api
@@ -113,6 +113,38 @@ class ClusterNode:
         """Return the name of its Node object."""
         return self.place.name
 
+    @property
+    def path(self) -> str:
+        """Return the path of its Node object."""
+        return f"/api/v1/nodes/{self.name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return the labels of its Node object."""
+        return dict(self.api.get(self.path)["metadata"]["labels"])
+
+    def label(self, *words: str) -> None:
+        """Set labels of the Node by `key=value`, and remove them by `key-`."""
+        pairs = (word.removesuffix("-").partition("=") for word in words)
+        labels = {key: value if equals else None for key, equals, value in pairs}
+        self.api.patch(self.path, {"metadata": {"labels": labels}})
+
+    @contextlib.contextmanager
+    def running(self, log: str, *words: str) -> Iterator[BoxedProcess]:
+        """Run a program in the machine, which gets SIGTERM at the end; `log` is for `log`."""
+        process = self.box.start([*words], log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(READY_TIMEOUT_S)
+
+    def log(self, name: str) -> str:
+        """Return what a program in the machine has written, "" if it has not started yet."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.box.work / name).read_text(errors="replace")
+        return ""
+
     def restart_kubelet(self) -> None:
         """End the kubelet; it is started again at once."""
         self.box.call("pkill", "-x", "kubelet")
@@ -144,7 +176,7 @@ class ClusterNode:
 
     def is_ready(self) -> bool:
         """Report whether the Node object says that the node is ready."""
-        node = self.api.find(f"/api/v1/nodes/{self.name}")
+        node = self.api.find(self.path)
         conditions = node["status"].get("conditions", ()) if node else ()
         return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

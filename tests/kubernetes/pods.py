@@ -99,8 +99,7 @@ def run(api: Api, name: str, pod: Pod) -> Result:
 
 def _result(api: Api, name: str) -> Result:
     assert wait(lambda: _has_ended(api, name), TIMEOUT_S), api.find(f"{PODS}/{name}")
-    found = api.find(f"{PODS}/{name}")
-    assert found is not None
+    found = api.get(f"{PODS}/{name}")
     phase = found["status"]["phase"]
     log = ""
     if phase in ENDED:  # one that the kubelet does not admit ends without a container
@@ -111,8 +110,7 @@ def _result(api: Api, name: str) -> Result:
 
 def _has_ended(api: Api, name: str) -> bool:
     """Report whether a pod has ended, or waits because a container cannot be created."""
-    found = api.find(f"{PODS}/{name}")
-    assert found is not None
+    found = api.get(f"{PODS}/{name}")
     status = found["status"]
     reasons = [
         state.get("state", {}).get("waiting", {}).get("reason", "")

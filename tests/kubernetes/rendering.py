@@ -3,6 +3,7 @@
 
 import functools
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,21 +38,14 @@ def helm(*words: str, values: Mapping[str, Any] | None = None) -> subprocess.Com
 def _helm(words: tuple[str, ...], values: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(find_helm()), *words, "--values=-"], input=values, text=True, capture_output=True,
-        check=False, timeout=TIMEOUT_S,
+        check=False, timeout=TIMEOUT_S, env={**os.environ, "GOGC": "off"},
     )  # fmt: skip
 
 
 def _release(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the release that `helm install` would make."""
-    words = (
-        "install",
-        "nvct",
-        str(CHART),
-        "--namespace=gpus",
-        "--dry-run=client",
-        "--output=json",
-    )
-    done = helm(*words, values=values)
+    words = ("install", "nvct", str(CHART), "--namespace=gpus", "--dry-run=client")
+    done = helm(*words, "--output=json", values=values)
     assert done.returncode == 0, done.stderr
     release: dict[str, Any] = json.loads(done.stdout)
     return release
@@ -92,6 +86,30 @@ def _by_name(text: str) -> dict[tuple[str, str], dict[str, Any]]:
 def objects_of(text: str) -> list[dict[str, Any]]:
     """Return the objects of a manifest, read by libyaml: eight times as fast."""
     return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
+
+
+def agent_with(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the agent."""
+    return env_of(agent_of(pod_of(rendered(values))))
+
+
+def installer_with(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables of the installer."""
+    (installer,) = pod_of(rendered(values), WORKER)["initContainers"]
+    return env_of(installer)
+
+
+def volume_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a volume of a pod."""
+    volume: dict[str, Any]
+    (volume,) = (each for each in pod["volumes"] if each["name"] == name)
+    return volume
+
+
+def ignored_with(values: Mapping[str, Any]) -> list[str]:
+    """Return the notes' sentences about values without effect, in their order."""
+    lines = notes(values).partition("Values without effect:\n")[2].splitlines()
+    return [line.removeprefix("- ") for line in lines if line.startswith("- ")]
 
 
 def pod_of(objects: dict[tuple[str, str], dict[str, Any]], name: str = "nvct") -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tests.kubernetes.rendering import (
     agent_of,
     env_of,
     helm,
+    ignored_with,
     notes,
     objects_of,
     pod_of,
@@ -158,24 +159,9 @@ def test_the_page_has_the_values_for_the_exporter_alone() -> None:
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_named(name: str, expected: list[str]) -> None:
-    lines = notes(CASES[name]).partition("Values without effect:\n")[2].splitlines()
-    assert sorted(line[2:].partition(":")[0] for line in lines if line) == expected
-    sentences = convert_values.convert(CASES[name], name)[1]
-    assert {line[2:] for line in lines if line} <= {*sentences}
-
-
-@pytest.mark.parametrize(
-    ("values", "sentence"),
-    [
-        ({"tlsServerConfig": {"enabled": True}}, "tlsServerConfig.enabled=true: metrics would be"),
-        ({"basicAuth": {"users": {"a": "b"}}}, "basicAuth.users: metrics would be served without"),
-        ({"config": {"enabled": True, "name": "x"}}, "config.enabled=true: nvct reads no YAML"),
-        ({"image": {"tag": "4.6.0-4.8.3-distroless"}}, "is a tag of NVIDIA's images"),
-        ({"image": {"repository": "registry.k8s.io/x/dra-driver-nvidia-gpu"}}, "and has no nvct"),
-    ],
-)
-def test_what_would_be_lost_is_refused(values: Values, sentence: str) -> None:
-    assert sentence in helm("template", "nvct", str(CHART), values=values).stderr
+    ignored = ignored_with(CASES[name])
+    assert sorted(line.partition(":")[0] for line in ignored) == expected
+    assert {*ignored} <= {*convert_values.convert(CASES[name], name)[1]}
 
 
 def test_misspelled_fields_of_pods_do_not_reach_the_api_server() -> None:

@@ -19,15 +19,15 @@ from tests.kubernetes.rendering import (
     agent_of,
     env_of,
     find_helm,
-    notes,
+    ignored_with,
     objects_of,
     pod_of,
     rendered,
+    volume_of,
 )
 from tests.kubernetes.test_chart_values import PAGE
 
 pytestmark = pytest.mark.slow
-TEMPLATES = CHART / "templates"
 UPDATE = "updateStrategy"
 
 
@@ -39,44 +39,11 @@ def test_the_config_files_of_the_device_plugins_chart() -> None:
     env = env_of(agent_of(pod_of(objects)))
     assert (env["DEFAULT_CONFIG"], env["FALLBACK_STRATEGIES"]) == ("whole", "empty")
     assert "config-manager" in env["NVCT_AGENT_TASKS"]
-    volumes = {volume["name"]: volume for volume in pod_of(objects)["volumes"]}
-    assert volumes["available-configs"]["configMap"] == {"name": "nvct-configs"}
     of_others = rendered({"config": {"name": "mine"}})
     assert ("ConfigMap", "nvct-configs") not in of_others
-    volumes = {volume["name"]: volume for volume in pod_of(of_others)["volumes"]}
-    assert volumes["available-configs"]["configMap"] == {"name": "mine"}
-
-
-@pytest.mark.parametrize(
-    ("values", "strategy"),
-    [
-        ({}, None),
-        ({"migStrategy": "none"}, "none"),
-        ({"mig": {"strategy": "single"}}, None),  # the default
-        ({"mig": {"strategy": "mixed"}}, "mixed"),
-    ],
-)
-def test_config_files_choose_the_mig_strategy_if_no_value_does(
-    values: Mapping[str, Any], strategy: str | None
-) -> None:
-    """A variable takes precedence over the file, as in NVIDIA's plugin."""
-    files = {"mixed": "version: v1\nflags: {migStrategy: mixed}"}
-    env = env_of(agent_of(pod_of(rendered({"config": {"map": files}, **values}))))
-    assert env.get("MIG_STRATEGY") == strategy
-
-
-def test_variables_that_the_device_plugins_and_gfds_charts_have_as_values() -> None:
-    values = {
-        "gdrcopyEnabled": True, "gdsEnabled": False, "mofedEnabled": None,
-        "deviceDiscoveryStrategy": "nvml", "gfd": {"noTimestamp": True}, "sleepInterval": "30s",
-    }  # fmt: skip
-    env = env_of(agent_of(pod_of(rendered(values))))
-    expected = {
-        "GDRCOPY_ENABLED": "true", "GDS_ENABLED": "false", "DEVICE_DISCOVERY_STRATEGY": "nvml",
-        "GFD_NO_TIMESTAMP": "true", "GFD_SLEEP_INTERVAL": "30s",
-    }  # fmt: skip
-    assert {key: env.get(key) for key in expected} == expected
-    assert "MOFED_ENABLED" not in env
+    for found, name in ((objects, "nvct-configs"), (of_others, "mine")):
+        volume = volume_of(pod_of(found), "available-configs")
+        assert volume["configMap"] == {"name": name}
 
 
 def test_what_these_charts_say_of_pods() -> None:
@@ -207,8 +174,7 @@ def test_the_runtime_classes_are_those_of_the_operator(
 def test_all_values_of_nvidias_charts_are_taken_and_some_named(
     values: Mapping[str, Any], ignored: list[str]
 ) -> None:
-    lines = notes(values).partition("Values without effect:\n")[2].splitlines()
-    named = [line.partition(":")[0][2:] for line in lines if line.startswith("- ")]
+    named = [line.partition(":")[0] for line in ignored_with(values)]
     assert sorted(named) == sorted(ignored)
 
 

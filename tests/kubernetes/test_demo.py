@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nvct.errors import ContainerNotPossibleError
-from nvct_sim import rootfs
 from tests.engines.box import GROUP, REPOSITORY
 from tests.engines.checks import UUID
-from tests.kubernetes import programs
-from tests.support import program_image
+from tests.kubernetes import alone
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 400
@@ -21,14 +18,7 @@ TIMEOUT_S = 400
 def test_it_prints_each_command_and_its_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    reason = rootfs.can_run_containers()
-    if reason is not None:
-        pytest.skip(reason)
-    try:
-        programs.folders()
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
-    program_image.archive()  # or skip
+    alone.needed()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     process = subprocess.Popen(

@@ -16,30 +16,25 @@ import pytest
 
 from tests.engines import conftest as engines
 from tests.engines.checks import UUID
-from tests.engines.releases import of_release
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.conftest import CASES
-from tests.kubernetes.device_plugin import GPUS, LIST, restarts
+from tests.kubernetes.conftest import CASES, ON_ONE
+from tests.kubernetes.device_plugin import LIST, restarts
 from tests.kubernetes.dra import (
     API,
     ATTRIBUTES,
     CLAIMS,
-    HUGE,
     LARGE,
     Driver,
     account,
-    allocated,
     asks_for_claims,
     claim,
     devices,
-    explained,
     log_of,
     make_classes,
     pod,
     runs,
-    scheduled_to,
 )  # fmt: skip
 from tests.kubernetes.node import FIRST, SECOND, ClusterNode, machine
 from tests.kubernetes.pods import ENDED, Pod, run, run_all
@@ -47,14 +42,10 @@ from tests.kubernetes.pods import ENDED, Pod, run, run_all
 Workers: TypeAlias = dict[str, "Worker"]
 Happening: TypeAlias = Callable[["Worker"], None]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
-]
+pytestmark = [pytest.mark.slow, ON_ONE]
 RELEASE = "trixie"
 PROFILE, TESLAS = "t4-4", 4
 """The second node's GPUs; the first one has H100s."""
-ANY = "true"
 TESLA = f"{ATTRIBUTES}.productName == 'Tesla T4'"
 SLOW = f"{LIST}; sleep 600"
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
@@ -94,10 +85,9 @@ class Worker:
 
     def slices(self) -> list[dict[str, Any]]:
         """Return the ResourceSlices of the node."""
-        found = self.node.api.find(
+        found = self.node.api.get(
             f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{self.name}"
         )
-        assert found is not None
         slices: list[dict[str, Any]] = found["items"]
         return slices
 
@@ -111,10 +101,8 @@ class Worker:
 
     def work(self, pod_name: str) -> dict[str, Any]:
         """Return what changes if the node or this pod of it is disturbed."""
-        found = self.node.api.find(f"{PODS}/{pod_name}")
-        node = self.node.api.find(f"/api/v1/nodes/{self.name}")
-        assert found is not None
-        assert node is not None
+        found = self.node.api.get(f"{PODS}/{pod_name}")
+        node = self.node.api.get(self.node.path)
         conditions = {one["type"]: one for one in node["status"]["conditions"]}
         return {
             "containers": [one["containerID"] for one in found["status"]["containerStatuses"]],
@@ -171,107 +159,6 @@ def _nothing_stays(node: Cluster, both: Workers, at_first: Mapping[str, Any]) ->
     logs = [worker.driver.log() for worker in both.values()]
     assert wait(lambda: now() == at_first, TIMEOUT_S), (now(), at_first, logs)
     assert re.findall(r".*Z error: .*", "".join(logs)) == []
-
-
-@EACH
-def test_a_claim_lands_where_its_gpu_is(node: Cluster, both: Workers, name: str) -> None:
-    worker = both[name]
-    claim(node, "one", worker.fits)
-    claim(node, "all", worker.fits, worker.gpus - 1)
-    results = run_all(node.api, {one: asks_for_claims(one) for one in ("one", "all")})
-    seen = {one: UUID.findall(result.log) for one, result in results.items()}
-    assert sorted(seen["one"] + seen["all"]) == sorted(devices(node, name).values()), results
-    assert len(seen["one"]) == 1
-
-
-def test_a_pod_sees_the_gpu_that_its_claim_has(node: Cluster, both: Workers) -> None:
-    with contextlib.ExitStack() as stack:
-        for name, worker in both.items():
-            claim(node, f"on-{name}", worker.fits)
-            asked = asks_for_claims(f"on-{name}", script=SLOW)
-            stack.enter_context(pod(node, f"on-{name}", asked))
-        seen = _seen(node, *(f"on-{name}" for name in both))
-        for name, worker in both.items():
-            assert scheduled_to(node, f"on-{name}") == name
-            (device,) = allocated(node, f"on-{name}")
-            pool, _, number = device.partition("/")
-            assert pool == name
-            assert seen[f"on-{name}"] == [devices(node, name)[number]]
-            assert worker.driver.journal() == [f"on-{name}"]
-            assert f"has {number} of {name}" in explained(node, f"on-{name}")
-
-
-@pytest.mark.parametrize(
-    ("condition", "count", "says"),
-    [
-        pytest.param(HUGE, 1, f"0 of {GPUS + TESLAS} devices fit, 0 of them free", id="huge"),
-        pytest.param(
-            ANY, GPUS + 1, f"{GPUS + TESLAS} of them free, at most {GPUS} on one node", id="many"
-        ),
-    ],
-)
-def test_a_claim_that_no_node_can_satisfy_pends(
-    node: Cluster, both: Workers, condition: str, count: int, says: str
-) -> None:
-    name = f"wants-{count}"
-    claim(node, name, condition, count)
-    with pod(node, name, asks_for_claims(name)):
-        assert wait(lambda: _pends(node, name), TIMEOUT_S), node.api.events(name)
-        assert scheduled_to(node, name) == ""
-        why = explained(node, name)
-    assert "Pending, on no node yet" in why
-    assert says in why
-    assert all(worker.driver.journal() == [] for worker in both.values())
-
-
-@EACH
-def test_pods_of_a_claim_go_to_the_node_of_the_first(
-    node: Cluster, both: Workers, name: str
-) -> None:
-    other = FIRST.name if name == SECOND.name else SECOND.name
-    claim(node, "shared", ANY)
-    first = asks_for_claims(
-        "shared", script=SLOW, nodeSelector={"kubernetes.io/hostname": name}
-    )  # fmt: skip
-    wishes = asks_for_claims("shared", script=SLOW, affinity=_prefers(other))
-    with pod(node, "first", first):
-        assert wait(lambda: UUID.findall(log_of(node, "first")), TIMEOUT_S)
-        with pod(node, "later", wishes):
-            assert wait(lambda: UUID.findall(log_of(node, "later")), TIMEOUT_S)
-            assert scheduled_to(node, "later") == name
-            assert UUID.findall(log_of(node, "later")) == UUID.findall(log_of(node, "first"))
-            assert both[name].driver.journal() == ["shared"]
-            assert both[other].driver.journal() == []
-
-
-@EACH
-def test_a_claim_of_more_gpus_than_a_node_has_free_waits_for_them(
-    node: Cluster, both: Workers, name: str
-) -> None:
-    """Those that are free on the other node do not count."""
-    worker = both[name]
-    part = worker.gpus // 2
-    claim(node, "taken", worker.fits, part)
-    claim(node, "more", ANY if name == FIRST.name else worker.fits, part + 1)
-    with contextlib.ExitStack() as stack:
-        ends = stack.enter_context(contextlib.ExitStack())
-        ends.enter_context(pod(node, "taken", asks_for_claims("taken", script=SLOW)))
-        assert wait(lambda: UUID.findall(log_of(node, "taken")), TIMEOUT_S), worker.driver.log()
-        taken = UUID.findall(log_of(node, "taken"))
-        stack.enter_context(pod(node, "more", asks_for_claims("more", script=SLOW)))
-        assert wait(lambda: _pends(node, "more"), TIMEOUT_S), node.api.events("more")
-        free = (
-            f"{part + TESLAS} of them free, at most {part} on"
-            if name == FIRST.name
-            else f"{part} of them free"
-        )
-        assert free in explained(node, "more")
-        ends.close()
-        node.api.delete(f"{CLAIMS}/taken")
-        assert wait(lambda: UUID.findall(log_of(node, "more")), TIMEOUT_S), worker.driver.log()
-        assert scheduled_to(node, "more") == name
-        assert len(taken) == part
-        assert len(set(UUID.findall(log_of(node, "more")))) == part + 1
 
 
 def kill_driver(worker: Worker) -> None:
@@ -384,8 +271,7 @@ def _are_twice(both: Workers) -> bool:
 
 def _phases(node: Cluster, names: list[str]) -> dict[str, int]:
     """Return how many of the pods have each phase."""
-    found = node.api.find(PODS)
-    assert found is not None
+    found = node.api.get(PODS)
     pods = (one for one in found["items"] if one["metadata"]["name"] in names)
     return dict(Counter(one["status"]["phase"] for one in pods))
 
@@ -426,13 +312,3 @@ def _seen(node: Cluster, *names: str) -> dict[str, list[str]]:
         TIMEOUT_S,
     ), [node.api.events(name) for name in names]
     return {name: UUID.findall(log_of(node, name)) for name in names}
-
-
-def _prefers(name: str) -> dict[str, Any]:
-    wish = {"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}
-    term = {"weight": 100, "preference": {"matchExpressions": [wish]}}
-    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}
-
-
-def _pends(node: Cluster, name: str) -> bool:
-    return any("cannot allocate all claims" in text for text in node.api.events(name))

@@ -9,11 +9,12 @@ import pytest
 
 from nvct_sim import node_changes
 from tests.engines.checks import UUID
-from tests.engines.releases import FULL, of_release
+from tests.engines.releases import FULL
 from tests.kubernetes import beside, device_plugin
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.beside import log
-from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.device_plugin import (
     GPUS,
     LIST,
@@ -25,16 +26,13 @@ from tests.kubernetes.device_plugin import (
 from tests.kubernetes.driver_manager import DEPLOY, VERSIONS, KilledError, Manager
 from tests.kubernetes.pods import run
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
-]
+pytestmark = [pytest.mark.slow, ON_ONE]
 
 
 @pytest.fixture(scope="module")
 def agent(node: Cluster) -> Iterator[Cluster]:
     """Run an agent beside the node's daemons; it follows the Node by the task `dra`."""
-    node.kubectl("label", "node", NODE, *(f"{key}={value}" for key, value in DEPLOY.items()))
+    node.label(*(f"{key}={value}" for key, value in DEPLOY.items()))
     with beside.agent(node):
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
         yield node
@@ -42,14 +40,14 @@ def agent(node: Cluster) -> Iterator[Cluster]:
 
 def offers(cluster: Cluster) -> bool:
     """Return whether the agent offers every GPU; the Node object shows it some seconds later."""
-    status = json.loads(cluster.box.call("nvct", "agent", "--status").stdout)
+    status = json.loads(beside.ask(cluster))
     (plugin,) = (task for task in status["tasks"] if task["name"] == "device-plugin")
     parts = plugin["detail"]
     return status["nvml"]["state"] == "answers" and not any(one["unhealthy"] for one in parts)
 
 
 def state(cluster: Cluster) -> str:
-    return f"{cluster.box.call('nvct', 'agent', '--status').stdout}\n{log(cluster)}"
+    return f"{beside.ask(cluster)}\n{log(cluster)}"
 
 
 @pytest.mark.parametrize("killed_before", range(-1, 8) if FULL else (-1, 2, 6))
@@ -74,6 +72,4 @@ def test_the_driver_is_replaced(killed_before: int, agent: Cluster) -> None:
     print(f"waited for nvct {manager.waited_s:.1f} s, back {time.monotonic() - loaded:.1f} s")
     after = run(agent.api, "after", asks(1, "nvidia-smi -q"))
     assert newer in after.log, f"{after}\n{state(agent)}"
-    found = agent.api.find(f"/api/v1/nodes/{NODE}")
-    assert found is not None
-    assert DEPLOY.items() <= found["metadata"]["labels"].items()
+    assert DEPLOY.items() <= agent.labels.items()

@@ -7,10 +7,7 @@ The kubelet's checkpoint says which it gave. Without NVCT_TESTS_PROFILE=full, a 
 import contextlib
 import itertools
 import json
-import random
 import re
-import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,36 +15,31 @@ from nvct.agent.device_plugin.resources import GPU, SEPARATOR
 from nvct.agent.device_plugin.settings import FOLDER, ID_STRATEGIES, STRATEGIES
 from tests.engines.box import PROGRAMS
 from tests.engines.daemons import SPEC
-from tests.engines.engines import CONFIG
-from tests.engines.releases import FULL, of_release
+from tests.engines.releases import FULL
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.device_plugin import (
-    GPUS,
     LIST,
     MANIFESTS,
     MOUNTS,
     PLUGIN,
     TIMEOUT_S,
     asks,
+    divide,
     log,
     plugin,
     prepare,
-    smi,
+    ruled,
     state,
 )
 from tests.kubernetes.listed import kubelet
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
-]
+pytestmark = [pytest.mark.slow, ON_ONE]
 UUID = re.compile(r"UUID: (\S+)\)")
 CHECKPOINT = f"{FOLDER}/kubelet_internal_checkpoint"
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb.shared"
-CROWD = 100 if FULL else 16
-"""Pods."""
-STAYS = f"cut -d' ' -f1 /proc/uptime; {LIST}; echo listed; sleep 600"
+STAYS = f"{LIST}; echo listed; sleep 600"
 PROFILES = {0: ["1g.10gb"] * 6, 1: ["2g.20gb"] * 3}
 """The MIG instances that are made, by GPU."""
 SHARING = (
@@ -74,7 +66,7 @@ CELLS = [
     for ids in ID_STRATEGIES
     for policy in POLICIES
 ]
-SHORT = [("envvar", "index", "rules"), ("envvar", "index", "all"), ("auto", "uuid", "rules")]
+SHORT = [("envvar", "index", "all"), ("auto", "uuid", "rules")]
 
 
 @pytest.fixture(scope="module")
@@ -83,47 +75,27 @@ def node(cluster: Cluster) -> Cluster:
     prepare(cluster, "--set-as-default")
     plain = {"metadata": {"name": PLAIN}, "handler": "runc"}
     cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", plain)
+    for gpu, profiles in PROFILES.items():
+        divide(cluster, ",".join(profiles), gpu)
+    hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"  # for the runtime nvidia-cdi
+    done = cluster.box.call("nvidia-ctk", "cdi", "generate", f"--output={SPEC}", hook)
+    assert done.returncode == 0, done
     return cluster
-
-
-@pytest.fixture
-def divided(node: Cluster) -> Cluster:
-    """Return the cluster with MIG devices; they stay until `whole` removes them."""
-    if "MIG " not in smi(node, "-L"):
-        for gpu, profiles in PROFILES.items():
-            smi(node, "-i", str(gpu), "-mig", "1")
-            smi(node, "mig", "-i", str(gpu), "-cgi", ",".join(profiles), "-C")
-        hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"  # for the runtime nvidia-cdi
-        done = node.box.call("nvidia-ctk", "cdi", "generate", f"--output={SPEC}", hook)
-        assert done.returncode == 0, done
-    return node
-
-
-@pytest.fixture
-def whole(node: Cluster) -> Cluster:
-    """Return the cluster without MIG devices, and without the specification that has them."""
-    if "MIG " in smi(node, "-L"):
-        for gpu in PROFILES:
-            smi(node, "mig", "-i", str(gpu), "-dci")
-            smi(node, "mig", "-i", str(gpu), "-dgi")
-            smi(node, "-i", str(gpu), "-mig", "0")
-        node.box.call("rm", SPEC)
-    return node
 
 
 @pytest.mark.parametrize(("strategy", "ids", "policy"), CELLS if FULL else SHORT)
 def test_pods_see_exactly_the_devices_that_they_were_given(
-    strategy: str, ids: str, policy: str, divided: Cluster
+    strategy: str, ids: str, policy: str, node: Cluster
 ) -> None:
     """Whole GPUs, MIG devices and shared ones, with each RuntimeClass and without one."""
     flags = (f"--device-list-strategy={strategy}", f"--device-id-strategy={ids}")
     mounts = {**MOUNTS, "/run/containerd": "/run/containerd"}  # for auto
     rules, env = POLICIES[policy]
     with (
-        configured(divided, rules),
-        plugin(divided, *flags, "--mig-strategy=mixed", config=SHARING, mounts=mounts),
+        ruled(node, rules),
+        plugin(node, *flags, "--mig-strategy=mixed", config=SHARING, mounts=mounts),
     ):
-        assert wait(lambda: offers(divided) == OFFERS, TIMEOUT_S), state(divided, PLUGIN)
+        assert wait(lambda: offers(node) == OFFERS, TIMEOUT_S), state(node, PLUGIN)
         by_engine = not {*BY_ENGINE, "auto"}.isdisjoint(strategy.split(","))
         with contextlib.ExitStack() as stack:
             pods = []
@@ -131,12 +103,12 @@ def test_pods_see_exactly_the_devices_that_they_were_given(
                 if runtime_class != PLAIN or by_engine:
                     pod = asks(COUNTS[runtime_class], STAYS, name, runtime_class, env=env)
                     pods.append(f"asks-{number}")
-                    stack.callback(delete, divided, pods[-1])
-                    divided.api.create(PODS, pod.manifest(pods[-1]))
+                    stack.callback(delete, node, pods[-1])
+                    node.api.create(PODS, pod.manifest(pods[-1]))
             for name in pods:
-                until_listed(divided, name)
-            given = {name: devices(divided, name) for name in pods}
-            seen = {name: listed(divided, name) for name in pods}
+                until_listed(node, name)
+            given = {name: devices(node, name) for name in pods}
+            seen = {name: listed(node, name) for name in pods}
         every = [id_ for ids in given.values() for id_ in ids]
         assert len(set(every)) == len(every) == sum(COUNTS.values()) * 3 - 3 * (not by_engine)
         wrong = {
@@ -145,49 +117,6 @@ def test_pods_see_exactly_the_devices_that_they_were_given(
             if seen[name] != {id_.partition(SEPARATOR)[0] for id_ in ids}
         }
         assert not wrong, wrong
-
-
-@contextlib.contextmanager
-def configured(node: Cluster, rules: str) -> Iterator[None]:
-    """Add rules of the policy to config.toml for a while."""
-    before = node.box.read(CONFIG)
-    node.box.write(CONFIG, f"{before}\n{rules}")
-    try:
-        yield
-    finally:
-        node.box.write(CONFIG, before)
-
-
-def test_a_crowd_that_is_started_and_deleted_in_random_order(whole: Cluster) -> None:
-    """No GPU is given to a pod before another one that has it is deleted."""
-    chance = random.Random(1)
-    waiting = [f"crowd-{number}" for number in range(CROWD)]
-    alive: dict[str, int] = {}
-    spans: dict[str, list[tuple[float, float]]] = {}
-    with plugin(whole):
-        assert wait(lambda: kubelet(whole) == GPUS, TIMEOUT_S)
-        while waiting or alive:
-            fits = GPUS - sum(alive.values())
-            if waiting and fits and (not alive or chance.random() < 2 / 3):
-                pod, count = waiting.pop(), chance.randint(1, min(fits, 4))
-                whole.api.create(PODS, asks(count, STAYS).manifest(pod))
-                alive[pod] = count
-                continue
-            pod = chance.choice(sorted(alive))
-            until_listed(whole, pod)
-            began = float(log(whole, pod).split()[0])
-            uuids, count = listed(whole, pod), alive.pop(pod)
-            assert len(uuids) == count, (pod, uuids)
-            assert uuids == set(devices(whole, pod))
-            ended = time.clock_gettime(time.CLOCK_BOOTTIME)
-            delete(whole, pod)
-            for uuid in uuids:
-                spans.setdefault(uuid, []).append((began, ended))
-    assert len(spans) == GPUS
-    for ordered in map(sorted, spans.values()):
-        # /proc/uptime has hundredths of a second.
-        pairs = itertools.pairwise(ordered)
-        assert all(before[1] <= after[0] + 0.01 for before, after in pairs), ordered
 
 
 def offers(node: Cluster) -> dict[str, int | None]:
@@ -202,8 +131,7 @@ def until_listed(node: Cluster, pod: str) -> None:
 
 def is_listed(node: Cluster, pod: str) -> bool:
     """Report whether a pod has listed its devices, or fail if it has ended."""
-    found = node.api.find(f"{PODS}/{pod}")
-    assert found is not None
+    found = node.api.get(f"{PODS}/{pod}")
     phase, message = (found["status"].get(key, "") for key in ("phase", "message"))
     assert phase in ("Pending", "Running"), (
         f"{phase} {message} {found['status'].get('containerStatuses')} {log(node, PLUGIN)}"
@@ -219,8 +147,7 @@ def listed(node: Cluster, pod: str) -> set[str]:
 
 def devices(node: Cluster, pod: str) -> list[str]:
     """Return the ids of the devices that the kubelet has given a pod."""
-    found = node.api.find(f"{PODS}/{pod}")
-    assert found is not None
+    found = node.api.get(f"{PODS}/{pod}")
     entries = json.loads(node.box.read(CHECKPOINT))["Data"]["PodDeviceEntries"]
     return [
         id_

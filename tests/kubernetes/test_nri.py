@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,26 @@ import pytest
 from nvct.agent.device_plugin.resources import GPU
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
-from tests.engines.releases import in_full
+from tests.engines.releases import FULL, in_full
 from tests.kubernetes import pods
 from tests.kubernetes.api import wait
+from tests.kubernetes.claims.test_dra import driver
 from tests.kubernetes.cluster import FOLDER, Cluster
-from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, allocatable
+from tests.kubernetes.device_plugin import (
+    GPUS,
+    LIST,
+    TIMEOUT_S,
+    allocatable,
+    plugin_on_host,
+    uuids,
+)
+from tests.kubernetes.dra import asks_for_claims, claim
 from tests.kubernetes.pods import Pod, run_all
-from tests.kubernetes.test_farm_pods import plugin_on_host
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize("cluster", [*in_full("forky"), "trixie-crio"], indirect=True),
-]
+__all__ = ["driver"]
+pytestmark = pytest.mark.slow
+EACH = pytest.mark.parametrize("cluster", [*in_full("forky"), "trixie-crio"], indirect=True)
 LOG = "nri.log"
-HOOK = f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk"
 DENIED = "pods have what the kubelet gives"
 SMI = f"{LIST}; sleep 3"
 SHARING, SHARES = f"{FOLDER}/sharing.yaml", 10
@@ -71,6 +77,7 @@ def smuggled(uuid: str) -> dict[str, Pod]:
     }  # fmt: skip
 
 
+@EACH
 def test_of_a_hundred_pods_at_once_each_has_what_it_should(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +85,7 @@ def test_of_a_hundred_pods_at_once_each_has_what_it_should(
     monkeypatch.setattr(pods, "TIMEOUT_S", 600.0)
     sharing = f"sharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: {SHARES}}}]}}}}"
     cluster.box.write(SHARING, f"version: v1\n{sharing}\n")
-    flags = ("--device-list-strategy=cdi-cri", HOOK, f"--config-file={SHARING}")
+    flags = ("--device-list-strategy=cdi-cri", f"--config-file={SHARING}")
     image = {"NVIDIA_VISIBLE_DEVICES": "all"}
     note = {"nvidia.cdi.k8s.io/pod": "nvidia.com/gpu=0"}
     asked = {
@@ -98,10 +105,10 @@ def test_of_a_hundred_pods_at_once_each_has_what_it_should(
         assert "nvidia" not in result.log or is_given, (name, result)
 
 
+@EACH
 def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:
     before = cluster.engine.snapshot()
-    said = cluster.box.call("sh", "-c", "cat /proc/driver/nvidia/gpus/*/information").stdout
-    uuid = sorted(set(re.findall(r"GPU-[0-9a-f-]{36}", said)))[-1]
+    uuid = uuids(cluster)[-1]
     hostile = smuggled(uuid)
     harmless = Pod(
         script=SMI,
@@ -112,7 +119,7 @@ def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:
     inert = Pod(script=SMI, annotations={"cdi.k8s.io/mine": f"nvidia.com/gpu={uuid}"})
     if "crio" in cluster.engine.engine:
         del hostile["privileged"]  # CRI-O starts none here
-    with plugin_on_host(cluster, "--device-list-strategy=cdi-cri", HOOK):
+    with plugin_on_host(cluster, "--device-list-strategy=cdi-cri"):
         assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S)
         with nri(cluster, "--given-by-kubelet=audit") as log:
             free = run_all(cluster.api, hostile)
@@ -132,3 +139,18 @@ def test_a_pod_has_exactly_what_the_kubelet_gave_it(cluster: Cluster) -> None:
         assert results[name].phase == "Succeeded", results[name]
         assert not UUID.findall(results[name].log), results[name]
     assert cluster.engine.snapshot() == before
+
+
+@pytest.mark.skipif(not FULL, reason="make ci-full")
+@pytest.mark.parametrize("cluster", ["forky"], indirect=True)
+@pytest.mark.usefixtures("driver")
+def test_claims_are_given_by_the_kubelet(node: Cluster) -> None:
+    """The plugin's rule reads the kubelet's own record of claims."""
+    claim(node, "one")
+    with nri(node, "--given-by-kubelet=enforce") as log:
+        asks = asks_for_claims("one")
+        extra = {"nvidia.cdi.k8s.io": "nvidia.com/gpu=all"}
+        results = run_all(node.api, {"claims": asks, "more": replace(asks, annotations=extra)})
+    assert results["claims"].phase == "Succeeded", (results, log.read_text())
+    assert len(set(UUID.findall(results["claims"].log))) == 1, results
+    assert DENIED in str(results["more"].events), results

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.errors import ContainerNotPossibleError
-from nvct_sim import rootfs
 from tests.engines.box import REPOSITORY
-from tests.kubernetes import programs
-from tests.support import program_image
+from tests.kubernetes import alone
 
 pytestmark = pytest.mark.slow
 UP = "-m tests.kubernetes.playground up"
@@ -34,14 +31,7 @@ spec:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Return what runs a program, and gives its output; the cluster is ended in any case."""
-    reason = rootfs.can_run_containers()
-    if reason is not None:
-        pytest.skip(reason)
-    try:
-        programs.folders()
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
-    program_image.archive()  # or skip
+    alone.needed()
     monkeypatch.setenv("NVCT_CLUSTER_DIR", str(tmp_path / "cluster"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 

@@ -17,8 +17,8 @@ from tests.engines.engines import CONFIG
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.device_plugin import RUNTIME_CLASSES
 from tests.kubernetes.pods import Pod, run
-from tests.kubernetes.test_pods import CLASSES
 from tests.peer import cases, gfd, kubelet, plugin
 from tests.peer.cases import Case, InPods
 
@@ -78,7 +78,7 @@ def _configure(cluster: Cluster) -> None:
     box.write(CONFIG, SETTINGS + box.read(CONFIG))
     cluster.engine.configure("--cdi.enabled")
     cluster.engine.reload()
-    for runtime_class in yaml.safe_load_all(CLASSES.read_text(encoding="utf-8")):
+    for runtime_class in yaml.safe_load_all(RUNTIME_CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
 
 

@@ -90,7 +90,8 @@ def test_one_worker_runs_a_file_or_a_folder_whose_files_share_a_cluster() -> Non
         files = sorted((ROOT / folder).glob("test_*.py"))
         assert len(files) > 1
         assert {unit_of(f"{path.relative_to(ROOT)}::test_x[y]") for path in files} == {folder}
-        assert 'scope="package"' in (ROOT / folder / "conftest.py").read_text(encoding="utf-8")
+        conftest = (ROOT / folder / "conftest.py").read_text(encoding="utf-8")
+        assert "from tests.kubernetes.together import" in conftest
 
 
 # `make setup`: what it installs, what it says, and that a second attempt mends the first.

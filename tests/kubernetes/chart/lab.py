@@ -5,19 +5,18 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
 from nvct_sim import attach
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
-from tests.engines.releases import of_release
 from tests.kubernetes import audit, device_plugin
 from tests.kubernetes.api import ApiError, Object, wait
 from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
+from tests.kubernetes.device_plugin import GPUS, LIST, allocatable
 from tests.kubernetes.pods import CONTAINER, Pod, Result
 
+__all__ = ["GPUS", "LIST", "allocatable"]
 FOLDERS = (
     "/etc", "/usr/local", "/run/cdi", "/run/nvct", "/run/nvct-agent", "/run/nvct-driver",
     "/run/systemd", "/var/lib/nvct",
@@ -25,17 +24,13 @@ FOLDERS = (
 )  # fmt: skip
 OTHERS = ("/var/lib/kubelet/device-plugins/kubelet", "/var/lib/kubelet/plugins")
 """The kubelet's own files; and claims, see docs/kubernetes.md."""
-ON_ONE = pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True)
-"""For what does not depend on the engine's version."""
 CHART = Path(__file__).parents[3] / "packaging/helm/nvct"
 NAMESPACE = "nvct"
 IN_NAMESPACE = (f"--namespace={NAMESPACE}",)
 TOOLKIT = "/usr/local/nvidia/toolkit"
 CLASSES = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
 """The RuntimeClasses of pods; "" is none."""
-GPUS = 8
 TIMEOUT_S = 90.0
-LIST = "nvidia-smi -L"
 MOUNTED = "cut -d' ' -f5 /proc/self/mountinfo"
 FARM = (
     "--set=toolkit.env[0].name=NVCT_FARM_DIR",
@@ -101,12 +96,6 @@ def log_of(node: Cluster, pod: str) -> str:
         return ""
 
 
-def allocatable(node: Cluster, resource: str = GPU) -> int:
-    found = node.api.find(f"/api/v1/nodes/{NODE}")
-    assert found is not None
-    return int(found["status"]["allocatable"].get(resource, 0))
-
-
 def offers_no_gpu(node: Cluster) -> None:
     """Wait until the Node has no GPU to give; if it keeps some, the tests after this one still start from none."""
     if not wait(lambda: allocatable(node) == 0, TIMEOUT_S):
@@ -117,23 +106,18 @@ def offers_no_gpu(node: Cluster) -> None:
 
 def condition_of(node: Cluster) -> str:
     """Return the status of nvct's condition of the Node, "" if there is none."""
-    found = node.api.find(f"/api/v1/nodes/{NODE}")
-    assert found is not None
+    found = node.api.get(node.path)
     return next((c["status"] for c in found["status"]["conditions"] if c["type"] == TYPE), "")
 
 
 def nvidia_labels(node: Cluster) -> dict[str, str]:
     """Return the Node's labels of NVIDIA's."""
-    found = node.api.find(f"/api/v1/nodes/{NODE}")
-    assert found is not None
-    labels = found["metadata"]["labels"]
-    return {key: value for key, value in labels.items() if key.startswith("nvidia.com/")}
+    return {key: value for key, value in node.labels.items() if key.startswith("nvidia.com/")}
 
 
 def taints_of(node: Cluster) -> list[str]:
     """Return the keys of the Node's taints."""
-    found = node.api.find(f"/api/v1/nodes/{NODE}")
-    assert found is not None
+    found = node.api.get(node.path)
     return [taint["key"] for taint in found["spec"].get("taints", ())]
 
 

@@ -23,7 +23,6 @@ from tests.kubernetes.chart import others_plugin
 from tests.kubernetes.chart.lab import (
     CHART,
     GPUS,
-    ON_ONE,
     TIMEOUT_S,
     allocatable,
     gpus_of,
@@ -32,6 +31,7 @@ from tests.kubernetes.chart.lab import (
     state_of,
 )
 from tests.kubernetes.cluster import ADMIN, NODE, Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.pods import Pod, run
 
 pytestmark = pytest.mark.slow
@@ -127,7 +127,7 @@ def reader(node: Cluster) -> Iterator[Reader]:
         node.box.write(CONFIG, config + device_plugin.LOW_LEVEL)
         node.engine.configure("--cdi.enabled", "--set-as-default")
         node.engine.reload()
-        node.kubectl("label", "node", NODE, f"{NFD}=true")
+        node.label(f"{NFD}=true")
         made = Reader(node)
         node.helm("install", "nvdp", str(node.box.work / "reader/nvdp/nvidia-device-plugin"),
                   "--namespace=nvdp", "--create-namespace")  # fmt: skip
@@ -158,7 +158,7 @@ def test_a_node_moves_and_moves_back_by_the_pages_commands(node: Cluster, reader
         reader.types("From the GPU operator, with its driver", 0)
     assert wait(lambda: nvidia_labels(node), TIMEOUT_S), state_of(node)
     reader.types(section, 3)
-    node.kubectl("label", "node", NODE, "gpus-")
+    node.label("gpus-")
     node.kubectl("--namespace=nvct", "rollout", "status", "daemonset/nvct", "--timeout=100s")
     assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
     assert gpus_of(run(node.api, "stays", ASKS)) == 1, state_of(node)
@@ -180,14 +180,14 @@ def _operand(node: Cluster) -> Iterator[None]:
          "spec": {"selector": {"matchLabels": app}, "template": template}},
     )  # fmt: skip
     running = "/api/v1/namespaces/gpu-operator/pods"
-    node.kubectl("label", "node", NODE, f"{DEPLOY}device-plugin=true")
+    node.label(f"{DEPLOY}device-plugin=true")
     try:
         assert wait(lambda: (node.api.find(running) or {})["items"], TIMEOUT_S)
         yield
         assert not (node.api.find(running) or {})["items"]
     finally:
         keys = [key for key in nvidia_labels(node) if key.startswith(DEPLOY)]
-        node.kubectl("label", "node", NODE, *(f"{key}-" for key in keys))
+        node.label(*(f"{key}-" for key in keys))
         node.kubectl("delete", "namespace", "gpu-operator")
 
 

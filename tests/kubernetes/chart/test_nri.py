@@ -20,7 +20,7 @@ from tests.kubernetes.chart.lab import (
     logs_of,
     state_of,
 )
-from tests.kubernetes.cluster import KUBECONFIG, Cluster
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.pods import Pod, run, run_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("cluster", ["forky"], indirect=True)]
@@ -66,7 +66,6 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
             assert wait(lambda: UUID.findall(log_of(node, "stays")), TIMEOUT_S), state_of(node)
             assert node.engine.snapshot() == untouched
             assert wait(lambda: 'pod="stays"' in since(node), TIMEOUT_S), state_of(node)
-            follow = Followed(node)
             node.kubectl("rollout", "restart", *IN_NAMESPACE, "daemonset/nvct-nri")
             results = run_all(
                 node.api,
@@ -76,7 +75,6 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
                 },
             )
             node.kubectl("rollout", "status", *IN_NAMESPACE, "daemonset/nvct-nri", "--timeout=90s")
-            print(follow.timing())
             for name, result in results.items():
                 assert len(set(UUID.findall(result.log))) == 1, (name, result)
             switch(node, on=False)
@@ -84,8 +82,7 @@ def test_a_new_plugin_and_the_switch_leave_pods_alone(node: Cluster) -> None:
             assert gpus_of(run(node.api, "by-files", asks("nvidia"))) == 1
             switch(node, on=True)
             assert wait(lambda: node.engine.snapshot() == untouched, TIMEOUT_S), state_of(node)
-            after = node.api.find(path)
-            assert after is not None
+            after = node.api.get(path)
             (status,) = after["status"]["containerStatuses"]
             assert (status["ready"], status["restartCount"]) == (True, 0)
             assert len(set(log_of(node, "stays").splitlines())) == 1, "always the same GPU"
@@ -111,24 +108,3 @@ def switch(node: Cluster, *, on: bool) -> None:
     )  # fmt: skip
     if on:
         assert wait(lambda: "connected: containerd" in logs_of(node), TIMEOUT_S), state_of(node)
-
-
-class Followed:
-    """The lines of the plugin that runs now and of the next one, with their times."""
-
-    def __init__(self, node: Cluster) -> None:
-        self._node = node
-        (self._old,) = self._names()
-        follow = ("kubectl", f"--kubeconfig={KUBECONFIG}", "logs", "--follow", "--timestamps")
-        node.box.start([*follow, *IN_NAMESPACE, self._old], "nri-old.log")
-
-    def _names(self) -> list[str]:
-        words = ("get", "pods", *IN_NAMESPACE, "--selector=app.kubernetes.io/component=nri",
-                 "--output=jsonpath={.items[*].metadata.name}")  # fmt: skip
-        return self._node.kubectl(*words).split()
-
-    def timing(self) -> str:
-        """Return what happened when."""
-        new = [name for name in self._names() if name != self._old]
-        logs = self._node.kubectl("logs", "--timestamps", *IN_NAMESPACE, *new)
-        return f"old:\n{(self._node.box.work / 'nri-old.log').read_text()}new:\n{logs}"

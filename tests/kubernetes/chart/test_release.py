@@ -10,8 +10,9 @@ import pytest
 
 from nvct.version import __version__ as version
 from tests.kubernetes.api import wait
-from tests.kubernetes.chart.lab import ON_ONE, TIMEOUT_S, asks, gpus_of, installed
+from tests.kubernetes.chart.lab import TIMEOUT_S, asks, gpus_of, installed
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.pods import run
 from tests.support import debian_root, released
 

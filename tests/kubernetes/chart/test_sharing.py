@@ -7,18 +7,15 @@ import time
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
-from tests.engines.releases import of_release
 from tests.kubernetes import audit
 from tests.kubernetes.api import wait
 from tests.kubernetes.chart.lab import CHART, FARM, IN_NAMESPACE, installed, logs_of, taints_of
 from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, asks, smi
 from tests.kubernetes.pods import Result, run, run_all
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
-]
+pytestmark = [pytest.mark.slow, ON_ONE]
 PAGE = CHART.parents[2] / "docs/kubernetes.md"
 LABEL = "nvidia.com/device-plugin.config"
 TAINT = "example.com/no-gpus-yet"
@@ -54,10 +51,10 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
         parts = [node.helm("get", part, "nvct", *IN_NAMESPACE) for part in ("manifest", "hooks")]
         rights = audit.granted("\n---\n".join(parts))
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
-        assert wait(lambda: TAINT not in taints_of(node), TIMEOUT_S), log(node)
+        assert wait(lambda: TAINT not in taints_of(node), TIMEOUT_S), logs_of(node)
         choose(node, "mps", 4 * GPUS)
         assert modes(node) == {"Exclusive_Process"}
-        assert labels(node)["nvidia.com/mps.capable"] == "true"
+        assert node.labels["nvidia.com/mps.capable"] == "true"
         pods = {"one": asks(1, ASKS, runtime_class=""), "two": asks(2, runtime_class="")}
         results = run_all(node.api, pods)
         assert results["one"].lines == WITH_LIMITS
@@ -68,23 +65,25 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
         before = daemon(node)
         assert node.box.call("kill", "-KILL", before).returncode == 0
         began = time.monotonic()
-        assert wait(lambda: daemon(node) not in ("", before), TIMEOUT_S), log(node)
-        assert wait(lambda: log(node).count("control daemon is ready") == 2, TIMEOUT_S), log(node)
+        assert wait(lambda: daemon(node) not in ("", before), TIMEOUT_S), logs_of(node)
+        assert wait(lambda: logs_of(node).count("control daemon is ready") == 2, TIMEOUT_S), (
+            logs_of(node)
+        )
         print(f"the daemon is ready {time.monotonic() - began:.1f} s after SIGKILL")
-        assert wait(lambda: allocatable(node) == 4 * GPUS, TIMEOUT_S), log(node)
+        assert wait(lambda: allocatable(node) == 4 * GPUS, TIMEOUT_S), logs_of(node)
         assert asked(node, "after-kill").lines == WITH_LIMITS
 
         choose(node, "sliced", 2 * GPUS)
-        assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
-        assert wait(lambda: daemon(node) == "", TIMEOUT_S), log(node)
+        assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), logs_of(node)
+        assert wait(lambda: daemon(node) == "", TIMEOUT_S), logs_of(node)
         assert asked(node, "sliced").lines == ["pipe="]
 
         choose(node, "mps", 4 * GPUS)
         assert asked(node, "by-mps-again").lines == WITH_LIMITS
-        node.kubectl("label", "node", NODE, f"{LABEL}-")
-        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
-        assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
-        assert wait(lambda: daemon(node) == "", TIMEOUT_S), log(node)
+        node.label(f"{LABEL}-")
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), logs_of(node)
+        assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), logs_of(node)
+        assert wait(lambda: daemon(node) == "", TIMEOUT_S), logs_of(node)
     requests = audit.of_accounts(audit.requests(node.audit_log, start))
     assert {each.right for each in requests} == rights
     assert rights <= audit.documented(PAGE.read_text())
@@ -93,8 +92,8 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
 def choose(node: Cluster, name: str, count: int) -> None:
     """Choose a config file by the Node's label; wait until the Node shows its replicas."""
     began = time.monotonic()
-    node.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}={name}")
-    assert wait(lambda: allocatable(node) == count, TIMEOUT_S), log(node)
+    node.label(f"{LABEL}={name}")
+    assert wait(lambda: allocatable(node) == count, TIMEOUT_S), logs_of(node)
     print(f"{count} replicas {time.monotonic() - began:.1f} s after the label {name}")
 
 
@@ -111,15 +110,3 @@ def daemon(node: Cluster) -> str:
 def modes(node: Cluster) -> set[str]:
     """Return the compute modes of the GPUs."""
     return set(smi(node, "--query-gpu=compute_mode", "--format=csv,noheader").split())
-
-
-def labels(node: Cluster) -> dict[str, str]:
-    """Return the Node's labels."""
-    found = node.api.find(f"/api/v1/nodes/{NODE}")
-    assert found is not None
-    return dict(found["metadata"]["labels"])
-
-
-def log(node: Cluster) -> str:
-    """Return the log of the agent's pod and of its worker's."""
-    return logs_of(node)

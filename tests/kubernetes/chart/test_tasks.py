@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks of the agent that the chart switches on: MIG devices by a label, claims."""
+"""Tasks of the agent that the chart switches on: MIG devices by a label, healing, claims; what a real API server accepts."""
 
 import json
-import re
 
 import pytest
+import yaml
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.mig_manager.node_labels import CONFIG, STATE
 from nvct_sim import node_changes, tree
 from tests.engines.checks import UUID
-from tests.kubernetes import audit
+from tests.kubernetes import audit, programs
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.chart.lab import (
     CHART,
@@ -19,7 +19,6 @@ from tests.kubernetes.chart.lab import (
     IMAGE_SAYS_ALL,
     IN_NAMESPACE,
     LIST,
-    ON_ONE,
     TIMEOUT_S,
     allocatable,
     answer,
@@ -31,11 +30,15 @@ from tests.kubernetes.chart.lab import (
     nvidia_labels,
     state_of,
 )
-from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.pods import Pod, run
+from tests.kubernetes.test_chart_values import MATRIX
 
 pytestmark = pytest.mark.slow
+FOREIGN = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
+"""Kinds that other software brings."""
 HEALING = (
     "--set=health.remediation=reset", "--set=agent.env[0].name=HEALTH_PROBATION",
     "--set-string=agent.env[0].value=1",
@@ -46,25 +49,21 @@ RIGHTS_OF_HEALING = {
 """Besides changes of the Node, which other tasks make by default."""
 
 
-@ON_ONE
-def test_a_label_makes_mig_devices(node: Cluster) -> None:
+def _makes_mig_devices(node: Cluster) -> None:
+    """By a label."""
     name = "nvidia.com/mig-7g.80gb"
-    with installed(node, "--set=mig.strategy=mixed"):
-        _show_tree(node)
-        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
-        try:
-            for config, resource in (("all-7g.80gb", name), ("all-disabled", GPU)):
-                node.kubectl("label", "--overwrite", "node", NODE, f"{CONFIG}={config}")
-                assert wait(lambda: allocatable(node, resource) == GPUS, TIMEOUT_S), state_of(node)  # noqa: B023
-                done = wait(lambda: nvidia_labels(node).get(STATE) == "success", TIMEOUT_S)
-                assert done, state_of(node)
-                if resource == name:
-                    asked = {"limits": {name: "1"}}
-                    pod = Pod(script=LIST, container={"resources": asked})
-                    result = run(node.api, "on-mig", pod)
-                    assert len(re.findall(r"UUID: MIG-", result.log)) == 1, result
-        finally:
-            node.kubectl("label", "node", NODE, f"{CONFIG}-")
+    try:
+        for config, resource in (("all-7g.80gb", name), ("all-disabled", GPU)):
+            node.label(f"{CONFIG}={config}")
+            assert wait(lambda: allocatable(node, resource) == GPUS, TIMEOUT_S), state_of(node)  # noqa: B023
+            done = wait(lambda: nvidia_labels(node).get(STATE) == "success", TIMEOUT_S)
+            assert done, state_of(node)
+            if resource == name:
+                pod = Pod(script=LIST, container={"resources": {"limits": {name: "1"}}})
+                result = run(node.api, "on-mig", pod)
+                assert result.log.count("UUID: MIG-") == 1, result
+    finally:
+        node.label(f"{CONFIG}-")
 
 
 def _show_tree(node: Cluster) -> None:
@@ -83,14 +82,17 @@ def _show_tree(node: Cluster) -> None:
 
 
 @ON_ONE
-def test_a_gpu_heals_by_rights_that_no_account_has_by_default(node: Cluster) -> None:
+def test_mig_devices_are_made_and_a_gpu_heals_by_rights_that_no_account_has_by_default(
+    node: Cluster,
+) -> None:
     start = node.audit_log.stat().st_size
     machine = simulated(node)
     usual = audit.granted(node.helm("template", "nvct", str(CHART), *IN_NAMESPACE))
-    with installed(node, *HEALING):
+    with installed(node, *HEALING, "--set=mig.strategy=mixed"):
         _show_tree(node)
         more = audit.granted(node.helm("get", "manifest", "nvct", *IN_NAMESPACE)) - usual
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        _makes_mig_devices(node)
         for name in ("fails", "stays"):
             node.api.create(PODS, asks("", f"{LIST}; sleep 600").manifest(name))
         assert wait(
@@ -106,8 +108,7 @@ def test_a_gpu_heals_by_rights_that_no_account_has_by_default(node: Cluster) -> 
         events = "/api/v1/namespaces/default/events?fieldSelector=reason%3DGPUHealthy"
         assert wait(lambda: (node.api.find(events) or {})["items"], TIMEOUT_S), state_of(node)
         assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
-        stays = node.api.find(f"{PODS}/stays")
-        assert stays is not None
+        stays = node.api.get(f"{PODS}/stays")
         assert "deletionTimestamp" not in stays["metadata"]
         node.api.delete(f"{PODS}/stays")
     used = {each.right for each in audit.of_accounts(audit.requests(node.audit_log, start))}
@@ -138,8 +139,7 @@ def test_with_dra_a_plain_request_gets_a_gpu_by_a_claim(node: Cluster) -> None:
         assert gpus_of(first) == 1, first
         assert allocatable(node) == 0
         assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
-        found = node.api.find(slices)
-        assert found is not None
+        found = node.api.get(slices)
         (written,) = found["items"]
         assert len(written["spec"]["devices"]) == GPUS
         assert written["metadata"]["managedFields"][0]["manager"] == "nvct-dra"
@@ -150,3 +150,20 @@ def test_with_dra_a_plain_request_gets_a_gpu_by_a_claim(node: Cluster) -> None:
         foreign = {**written, "metadata": {"name": "foreign"}, **spec}
         assert "may change only the ResourceSlices" in answer(node, "POST", slices, foreign)
         assert answer(node, "DELETE", path) == ""
+
+
+@ON_ONE
+@pytest.mark.parametrize("values", ["defaults", "openshift", "plugin-0.20", "dra", "monitoring"])
+def test_the_api_server_accepts_what_the_chart_renders(values: str, node: Cluster) -> None:
+    """A dry run on the server."""
+    given = node.box.work / "values.yaml"
+    given.write_text(json.dumps(MATRIX[values]))
+    text = node.helm("template", "nvct", str(CHART), "--namespace=default", f"--values={given}",
+                     "--no-hooks", f"--kube-version={programs.KUBERNETES.version()}")  # fmt: skip
+    objects = [each for each in yaml.safe_load_all(text) if each and each["kind"] not in FOREIGN]
+    rendered = node.box.work / "rendered.yaml"
+    rendered.write_text(yaml.safe_dump_all(objects))
+    done = node.kubectl(
+        "create", "--dry-run=server", f"--filename={rendered}", "--validate=strict"
+    )
+    assert done.count("(server dry run)") == len(objects), done

@@ -18,7 +18,6 @@ from tests.kubernetes.chart.lab import (
     GPUS,
     IN_NAMESPACE,
     LIST,
-    ON_ONE,
     TIMEOUT_S,
     TOOLKIT,
     asks,
@@ -28,6 +27,7 @@ from tests.kubernetes.chart.lab import (
     state_of,
 )
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.pods import run
 from tests.support import program_image, released
 
@@ -99,8 +99,7 @@ class Kept:
             lines = len(log_of(self._node, name).splitlines())
             assert wait(lambda: len(log_of(self._node, name).splitlines()) > lines, TIMEOUT_S)  # noqa: B023
             assert set(log_of(self._node, name).splitlines()) == {self._gpus[name]}
-            found = self._node.api.find(f"{PODS}/{name}")
-            assert found is not None
+            found = self._node.api.get(f"{PODS}/{name}")
             (status,) = found["status"]["containerStatuses"]
             assert (status["ready"], status["restartCount"]) == (True, 0)
         assert len({self._gpus[name] for name in names}) == len(names)

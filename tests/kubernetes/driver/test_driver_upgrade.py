@@ -11,11 +11,11 @@ import pytest
 
 from nvct_sim import node_changes
 from tests.engines.checks import UUID
+from tests.engines.releases import FULL
 from tests.kubernetes import dra
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.chart.lab import (
     GPUS,
-    ON_ONE,
     TIMEOUT_S,
     allocatable,
     asks,
@@ -25,7 +25,8 @@ from tests.kubernetes.chart.lab import (
     logs_of,
     state_of,
 )
-from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.conftest import ON_ONE
 from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.driver_manager import OPERATOR, VERSIONS, KilledError, Manager
 from tests.kubernetes.pods import Result, run
@@ -44,19 +45,16 @@ WAYS = {
 @pytest.fixture
 def beside(node: Cluster) -> Iterator[Cluster]:
     """Return the cluster with the labels that the operator leaves."""
-    node.kubectl("label", "--overwrite", "node", NODE, *(f"{k}={v}" for k, v in OPERATOR.items()))
+    node.label(*(f"{k}={v}" for k, v in OPERATOR.items()))
     yield node
-    node.kubectl("label", "node", NODE, *(f"{key}-" for key in OPERATOR))
+    node.label(*(f"{key}-" for key in OPERATOR))
 
 
 def offered(node: Cluster, way: str) -> int:
     """Return how many GPUs are offered, by the kubelet or in slices."""
     if way != "claims":
         return allocatable(node)
-    found = node.api.find(f"{dra.API}/resourceslices")
-    assert found is not None
-    devices = [one for each in found["items"] for one in each["spec"].get("devices", ())]
-    return sum("taints" not in device for device in devices)
+    return sum("taints" not in device for device in dra.offered(node))
 
 
 def result(node: Cluster, way: str, name: str, script: str) -> Result:
@@ -71,7 +69,7 @@ def result(node: Cluster, way: str, name: str, script: str) -> Result:
 
 
 @ON_ONE
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS if FULL else ("goes", "claims"))
 def test_the_driver_is_replaced_under_the_chart(way: str, beside: Cluster) -> None:
     """Also where its pods stay, and only let go; and under a pod that has a claim."""
     node = beside
