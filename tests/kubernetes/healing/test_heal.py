@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs that heal, on a real API server and kubelet: from an XID to healthy; who is in the way.
 
-One agent runs for all tests, with NVML in a process of its own; each test uses GPUs of its own.
+Each test has an agent of its own, with NVML in another process, and GPUs that are well.
 The seconds until something holds are printed.
 """
 
@@ -77,11 +77,6 @@ class Lab(test_health.Lab):
         known = json.loads(self.file(RESETS).read_text(encoding="utf-8"))["resets"]
         return {uuid: len(ats) for uuid, ats in known.items()}
 
-    def wait_an_hour(self) -> None:
-        """Have the agent forget what GPUs have been through."""
-        self.file(RESETS).unlink(missing_ok=True)
-        self.kill("-HUP")
-
     def file(self, name: str) -> Path:
         return self.cluster.box.root / AGENT_DIR.lstrip("/") / name
 
@@ -133,8 +128,12 @@ class Lab(test_health.Lab):
 
 
 @pytest.fixture(scope="module")
-def lab(cluster: Cluster) -> Iterator[Lab]:
-    made = Lab(cluster, kubeconfig_of(cluster, "heal", *NEEDS))
+def made(cluster: Cluster) -> Lab:
+    return Lab(cluster, kubeconfig_of(cluster, "heal", *NEEDS))
+
+
+@pytest.fixture
+def lab(made: Lab) -> Iterator[Lab]:
     with made.renewed():
         made.heals(GPUS)
         yield made
@@ -167,7 +166,6 @@ def test_from_an_xid_to_healthy_with_only_the_pod_of_that_gpu_evicted(lab: Lab) 
 def test_killed_at_each_step_the_next_agent_ends_it_and_a_gpu_that_flaps_ends_in_a_request(
     lab: Lab,
 ) -> None:
-    lab.wait_an_hour()
     gpu = lab.run("killed", grace_s=8)
     lab.run("neighbor")
     before, gpus = lab.uid("neighbor"), lab.listed()
@@ -246,3 +244,23 @@ def test_a_hang_and_a_reset_that_fails_end_in_a_request_and_recover(lab: Lab) ->
     finally:
         node_changes.set_gpu(lab.machine, hung, hang=0)
     lab.until(lambda: lab.step(hung) == "", "it answers again")
+
+
+def test_gpus_that_nvlinks_connect_are_emptied_and_reset_together_and_others_are_left_alone(
+    lab: Lab,
+) -> None:
+    well, gpus = lab.well(), lab.listed()
+    assert gpus == len(well) == GPUS
+    names = {lab.run(f"pod-{number}"): f"pod-{number}" for number in range(gpus)}
+    group, others = well[:2], well[2:]
+    kept = {names[index]: lab.uid(names[index]) for index in others}
+    with lab.connected([group, others]):
+        lab.fail(group[0])
+        lab.until(lambda: lab.listed() == gpus - 2, "both are withheld", RELEASED_S)
+        lab.until(lambda: not any(lab.uid(names[index]) for index in group), "pods are evicted")
+        lab.until(lambda: lab.listed() == gpus, "both come back", RELEASED_S)
+    assert {name: lab.uid(name) for name in kept} == kept
+    assert "" not in kept.values()
+    assert lab.resets() == {lab.uuids[index]: 1 for index in group}
+    for name in kept:
+        lab.cluster.api.delete(f"{PODS}/{name}")

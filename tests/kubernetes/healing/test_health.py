@@ -160,7 +160,8 @@ class Lab:
 
     def until(self, holds: Callable[[], object], what: str, limit_s: float = TIMEOUT_S) -> None:
         began = time.monotonic()
-        assert wait(holds, limit_s), (what, self.health(), self.listed(), self.log())
+        if not wait(holds, limit_s):
+            pytest.fail(f"{what}: {beside.ask(self.cluster)}\n{self.listed()}\n{self.log()}")
         print(f"{what}: {time.monotonic() - began:.1f} s")
 
     def health(self) -> dict[str, Any]:
