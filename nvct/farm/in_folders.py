@@ -19,6 +19,8 @@ from nvct.host.model import DriverFile, Inventory
 
 CHOICES = {"debian": ("debian",), "redhat": ("redhat",), "both": ("debian", "redhat")}
 """Values of --no-hooks, and whose folders they mean."""
+MODES = ("nvml", "management")
+"""Of discovery: their files have such folders."""
 
 
 def without_links(inventory: Inventory, choice: str) -> Inventory:
@@ -27,7 +29,7 @@ def without_links(inventory: Inventory, choice: str) -> Inventory:
     Files that programs look up by a path of their own keep it. UsageError in a mode whose files
     have no such folders.
     """
-    if inventory.mode not in ("nvml", "management"):
+    if inventory.mode not in MODES:
         raise UsageError(
             f"--no-hooks knows no folders for the files of mode {inventory.mode}",
             hint="--disable-hook=all leaves out hooks, and so links and ld.so.cache",

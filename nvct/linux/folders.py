@@ -30,7 +30,7 @@ def make_folders(folders: Sequence[str], kernel: Kernel = KERNEL) -> None:
         try:
             kernel.mkdir(folder, MODE)
             kernel.chmod(folder, MODE)  # the engine has to read there
-            _sync(os.path.dirname(folder), kernel)
+            _sync(os.path.dirname(folder) or ".", kernel)
         except FileExistsError:
             pass
         except OSError as error:

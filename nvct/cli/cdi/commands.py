@@ -131,7 +131,8 @@ def _live(
     for warning in inventory.warnings:
         say(f"warning: {warning}")
     origin = provenance.read(template, path)
-    if origin and origin.no_hooks in in_folders.CHOICES:
+    is_same_kind = inventory.mode in in_folders.MODES  # else all its files differ
+    if origin and origin.no_hooks in in_folders.CHOICES and is_same_kind:
         inventory = in_folders.without_links(inventory, origin.no_hooks)
     return make_spec(
         inventory, compare.options_like(template, hook_path=live_host.hook_path(settings))

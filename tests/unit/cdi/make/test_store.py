@@ -150,6 +150,14 @@ def test_folders_are_made_and_a_file_is_readable_by_all_whatever_the_umask(tmp_p
     assert (tmp_path / "run/cdi/a.yaml").read_text() == YAML
 
 
+def test_folders_of_a_relative_path_are_made_in_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store.save(spec(), "new/deep/a.yaml")
+    assert (tmp_path / "new/deep/a.yaml").exists()
+
+
 def test_no_folder_that_is_made_can_be_written_by_others(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
