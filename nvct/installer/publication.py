@@ -39,7 +39,7 @@ and a new driver's view some seconds."""
 
 def publish(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
     """Write the host's specification if it has a driver; a failure is a warning."""
-    others = [path for path, spec in _specs(request) if not _is_ours(request, spec)]
+    others = [path for path, spec in _specs(request, GPU_KIND) if not _is_ours(request, spec)]
     if others:
         say(f"{others[0]} describes {GPU_KIND} already: nothing is published beside it")
         return
@@ -48,23 +48,27 @@ def publish(request: Request, say: Callable[[str], None], run: Run | None = None
     if done.status:
         say(f"warning: the CDI specification of this host was not published: {done.reason}")
     else:
-        published = next((spec for path, spec in _specs(request) if path == PATH), None)
+        published = next((spec for path, spec in _specs(request, GPU_KIND) if path == PATH), None)
         say(f"published {PATH}, {_form(published)}" if published else f"nothing: {done.reason}")
 
 
 def withdraw(request: Request, say: Callable[[str], None]) -> None:
-    """Remove what `publish` wrote. Raises HostError if it cannot be removed."""
-    for path, spec in _specs(request):
-        if path == PATH and _is_ours(request, spec):
+    """Remove what `publish` wrote, and the specification of management containers.
+
+    Raises HostError if one cannot be removed.
+    """
+    for path, spec in _specs(request, GPU_KIND, request.cdi_kind):
+        is_made = path == PATH or spec["kind"] == request.cdi_kind
+        if is_made and _is_ours(request, spec):
             with OSErrorsAs(HostError, f"{path} cannot be removed"):
                 os.unlink(here(request, path))
             say(f"removed {path}")
 
 
-def _specs(request: Request) -> Iterator[tuple[str, Spec]]:
+def _specs(request: Request, *kinds: str) -> Iterator[tuple[str, Spec]]:
     for folder in FOLDERS:
         for file in registry.scan((here(request, folder),)).specs:
-            if file.spec["kind"] == GPU_KIND:
+            if file.spec["kind"] in kinds:
                 yield f"{folder}/{os.path.basename(file.path)}", file.spec
 
 

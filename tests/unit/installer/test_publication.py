@@ -25,7 +25,10 @@ class Host:
 
     def __init__(self, root: Path, ask: Ask) -> None:
         self.root, self.said, self.calls = root, list[str](), list[list[str]]()
-        self.request = ask(toolkit="/usr/local/nvidia/toolkit", host_root=str(root))
+        self.request = ask(
+            toolkit="/usr/local/nvidia/toolkit", host_root=str(root),
+            cdi_kind="management.nvidia.com/gpu",
+        )  # fmt: skip
         (root / "run/cdi").mkdir(parents=True)
         self.file = root / "run/cdi/nvidia.yaml"
         self.done, self.writes = Completed(status=0), True
@@ -72,6 +75,18 @@ def test_another_programs_specification_stays_alone(host: Host, path: str, hook:
     ]
     assert host.calls == []
     assert file.read_text() == spec(hook)
+
+
+@pytest.mark.parametrize(
+    ("hook", "stays"), [("/usr/local/nvidia/toolkit/hook", False), ("/usr/bin/nvidia-ctk", True)]
+)
+def test_the_specification_of_management_containers_goes_if_it_is_ours(
+    host: Host, hook: str, *, stays: bool
+) -> None:
+    file = host.root / "run/cdi/management.nvidia.com-gpu.yaml"
+    file.write_text(spec(hook, "management.nvidia.com/gpu"))
+    host.withdraw()
+    assert file.exists() is stays
 
 
 def test_other_kinds_and_malformed_files_are_not_in_the_way(host: Host) -> None:
