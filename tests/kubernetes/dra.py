@@ -166,10 +166,12 @@ def account(cluster: Cluster) -> str:
 
 
 def make_node(cluster: Cluster, name: str) -> dict[str, Any]:
-    """Create a Node without a kubelet, and return it."""
+    """Create a Node without a kubelet, and return it; pods that can be elsewhere are not for it."""
     resources = {"cpu": "4", "memory": "8Gi", "pods": "100"}
     status = {"capacity": resources, "allocatable": resources}
-    cluster.api.create("/api/v1/nodes", {"metadata": {"name": name}, "status": status})
+    spec = {"taints": [{"key": "without-kubelet", "effect": "PreferNoSchedule"}]}
+    manifest = {"metadata": {"name": name}, "spec": spec, "status": status}
+    cluster.api.create("/api/v1/nodes", manifest)
     return cluster.api.get(f"/api/v1/nodes/{name}")
 
 

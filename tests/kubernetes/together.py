@@ -7,7 +7,7 @@ import pytest
 
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import DEFAULT
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.conftest import CONTAINERD, running
 
 
@@ -28,6 +28,10 @@ def node(cluster: Cluster) -> Cluster:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_events_of_other_files(cluster: Cluster) -> None:
-    """Forget what was said of pods that have the same names."""
+def _nothing_of_other_files(cluster: Cluster) -> Iterator[None]:
+    """Forget what was said of pods that have the same names, and at the end the Node's new labels."""
     cluster.api.delete(f"{DEFAULT}/events")
+    before = cluster.labels.keys()
+    yield
+    if new := cluster.labels.keys() - before:
+        cluster.kubectl("label", "node", NODE, *(f"{name}-" for name in sorted(new)))

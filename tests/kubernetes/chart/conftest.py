@@ -6,9 +6,9 @@ import pytest
 from tests.engines.releases import FULL
 from tests.kubernetes import image_alone
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.together import _no_events_of_other_files, cluster
+from tests.kubernetes.together import _nothing_of_other_files, cluster
 
-__all__ = ["_no_events_of_other_files", "cluster"]
+__all__ = ["_nothing_of_other_files", "cluster"]
 collect_ignore = [] if FULL else ["test_nri.py", "test_release.py", "test_versions.py"]
 
 

@@ -6,9 +6,9 @@ import yaml
 
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import RUNTIME_CLASSES
-from tests.kubernetes.together import _no_events_of_other_files, cluster
+from tests.kubernetes.together import _nothing_of_other_files, cluster
 
-__all__ = ["_no_events_of_other_files", "cluster"]
+__all__ = ["_nothing_of_other_files", "cluster"]
 
 
 @pytest.fixture(scope="package")

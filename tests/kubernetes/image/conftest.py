@@ -6,10 +6,10 @@ import pytest
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.together import _no_events_of_other_files, cluster
+from tests.kubernetes.together import _nothing_of_other_files, cluster
 from tests.support import program_image
 
-__all__ = ["_no_events_of_other_files", "cluster"]
+__all__ = ["_nothing_of_other_files", "cluster"]
 
 
 @pytest.fixture(scope="package")

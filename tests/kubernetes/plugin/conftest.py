@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device plugin, and what depends on it."""
 
-from tests.kubernetes.together import _no_events_of_other_files, cluster, node
+from tests.kubernetes.together import _nothing_of_other_files, cluster, node
 
-__all__ = ["_no_events_of_other_files", "cluster", "node"]
+__all__ = ["_nothing_of_other_files", "cluster", "node"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks of the agent on a node whose engine is as it was."""
 
-from tests.kubernetes.together import _no_events_of_other_files, cluster
+from tests.kubernetes.together import _nothing_of_other_files, cluster
 
-__all__ = ["_no_events_of_other_files", "cluster"]
+__all__ = ["_nothing_of_other_files", "cluster"]

@@ -76,19 +76,23 @@ def test_an_interrupted_call_ends_the_worker() -> None:
     def stop(_number: int, _frame: object) -> None:
         raise Stop
 
-    session = NvmlSession(LIBRARY, TIMEOUT_S, hang)
+    session = NvmlSession(LIBRARY, TIMEOUT_S, interrupt_and_hang)
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(Stop):
             session.check()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
     assert session._worker is None
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+def interrupt_and_hang(connection: socket, path: str) -> None:
+    connection.recv(1 << 16)  # then the caller waits for an answer
+    os.kill(os.getppid(), signal.SIGALRM)
+    hang(connection, path)
 
 
 def answer_once_and_hang(connection: socket, path: str) -> None:
