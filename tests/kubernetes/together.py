@@ -7,7 +7,7 @@ import pytest
 
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import DEFAULT
-from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CONTAINERD, running
 
 
@@ -34,4 +34,4 @@ def _nothing_of_other_files(cluster: Cluster) -> Iterator[None]:
     before = cluster.labels.keys()
     yield
     if new := cluster.labels.keys() - before:
-        cluster.kubectl("label", "node", NODE, *(f"{name}-" for name in sorted(new)))
+        cluster.label(*(f"{name}-" for name in sorted(new)))
