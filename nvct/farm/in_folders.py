@@ -26,8 +26,7 @@ MODES = ("nvml", "management")
 def without_links(inventory: Inventory, choice: str) -> Inventory:
     """Return an inventory whose libraries need neither links nor a cache.
 
-    Files that programs look up by a path of their own keep it. UsageError in a mode whose files
-    have no such folders.
+    All files except libraries keep their paths. UsageError in a mode that is not one of `MODES`.
     """
     if inventory.mode not in MODES:
         raise UsageError(

@@ -22,6 +22,7 @@ class Output:
     output: str = "-"
     form: str | None = None  # None means by the ending of `output`
     cdi_version_max: str | None = None
+    # of these, the specification keeps a record
     device_id: Sequence[str] = ()
     no_hooks: str | None = None
     # "make" or "plan": the document for stdout is a JSON object of the files by path, and none is
