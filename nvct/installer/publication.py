@@ -57,8 +57,9 @@ def withdraw(request: Request, say: Callable[[str], None]) -> None:
 
     Raises HostError if one cannot be removed.
     """
+    name = f"{request.cdi_kind.replace('/', '-')}.yaml"  # as the installer's options have it
     for path, spec in _specs(request, GPU_KIND, request.cdi_kind):
-        is_made = path == PATH or spec["kind"] == request.cdi_kind
+        is_made = path == PATH or os.path.basename(path) == name
         if is_made and _is_ours(request, spec):
             with OSErrorsAs(HostError, f"{path} cannot be removed"):
                 os.unlink(here(request, path))

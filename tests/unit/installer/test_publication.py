@@ -78,12 +78,17 @@ def test_another_programs_specification_stays_alone(host: Host, path: str, hook:
 
 
 @pytest.mark.parametrize(
-    ("hook", "stays"), [("/usr/local/nvidia/toolkit/hook", False), ("/usr/bin/nvidia-ctk", True)]
+    ("name", "hook", "stays"),
+    [
+        ("management.nvidia.com-gpu.yaml", "/usr/local/nvidia/toolkit/hook", False),
+        ("management.nvidia.com-gpu.yaml", "/usr/bin/nvidia-ctk", True),
+        ("of-an-admin.yaml", "/usr/local/nvidia/toolkit/hook", True),
+    ],
 )
 def test_the_specification_of_management_containers_goes_if_it_is_ours(
-    host: Host, hook: str, *, stays: bool
+    host: Host, name: str, hook: str, *, stays: bool
 ) -> None:
-    file = host.root / "run/cdi/management.nvidia.com-gpu.yaml"
+    file = host.root / "run/cdi" / name
     file.write_text(spec(hook, "management.nvidia.com/gpu"))
     host.withdraw()
     assert file.exists() is stays
