@@ -143,6 +143,8 @@ class Lab:
         manifest["spec"]["terminationGracePeriodSeconds"] = grace_s
         self.cluster.api.create(PODS, manifest)
         self.until(lambda: log(self.cluster, name).startswith("GPU-"), f"{name} has a GPU")
+        path = f"{PODS}/{name}"  # its status may come after its output
+        self.until(lambda: self.cluster.api.get(path)["status"]["phase"] == "Running", name)
         return self.uuids.index(log(self.cluster, name).strip())
 
     @property
