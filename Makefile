@@ -207,7 +207,7 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 ci-full: crio docker callers ci test-static ## what takes longer: CRI-O, Docker, callers, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
-	  NVCT_TESTS_PROFILE=full NVCT_TESTS_REQUIRE=release $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
+	  NVCT_TESTS_PROFILE=full NVCT_TESTS_REQUIRE=release $(BIN)/python -m tests.support.again -q $(PARALLEL) tests/property tests/fuzz tests/engines tests/callers \
 	    tests/integration/test_matrix.py tests/integration/test_packages.py tests/integration/test_release.py tests/integration/test_upgrade.py \
 	    tests/unit/mig/test_random_plans.py tests/unit/agent/dra/test_share_lifecycles.py tests/kubernetes && \
 	  $(BIN)/python -m tests.fuzz --executions 100000 && \

@@ -183,7 +183,7 @@ class EngineControl:
         for step in (not_running if action == "restart" else not_reloaded, not_well):
             problem = running.wait(step, self.timeout_s)
             if problem:
-                log_error = self.reloader.last_error(self.run)
+                log_error = self.reloader.last_error(self.run, since)
                 raise EngineError(f"{problem}: {log_error}" if log_error else problem)
 
     def _ask(self, argv: Sequence[str], timeout_s: float) -> Completed:

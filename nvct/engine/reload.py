@@ -12,6 +12,7 @@ import os
 import re
 import select
 import signal
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,9 @@ class Reloader(ABC):
         """Report whether the engine runs after a restart; True if its process is not visible."""
         return True
 
-    def last_error(self, run: Run) -> str:
-        """Return the engine's last error from its log, or ""."""
-        del run
+    def last_error(self, run: Run, since: float) -> str:
+        """Return the engine's last error in its log since a time of the system's clock, or ""."""
+        del run, since
         return ""
 
 
@@ -112,10 +113,11 @@ class HostReloader(Reloader):
         if decision.action == "signal":
             _hang_up(self.detected, self.find_process)
         elif decision.action == "restart":
+            since = time.time()
             completed = run(list(decision.argv), RESTART_TIMEOUT_S)
             unit = self.detected.unit or self.detected.engine
             if completed.status:
-                reason = self.last_error(run) or completed.reason
+                reason = self.last_error(run, since) or completed.reason
                 raise EngineError(f"{unit} does not start again: {reason}")
             note = f"{self.detected.unit or name} was restarted"
         return "" if restored else note
@@ -124,23 +126,26 @@ class HostReloader(Reloader):
         """Report whether the engine runs after a restart."""
         return self.find_engine() is not None
 
-    def last_error(self, run: Run) -> str:
-        """Return the engine's last error from the system's journal, "" if there is none.
+    def last_error(self, run: Run, since: float) -> str:
+        """Return the engine's last error since a time from the system's journal, or "".
 
         `--unit` would also show the messages of systemd itself, which come later and say less.
+        Without `--sync`, the journal may lack what the engine has just written.
         """
         if self.detected is None or not self.detected.unit:
             return ""
         unit_filter = [f"_SYSTEMD_UNIT={self.detected.unit}"]
         if self.detected.user_unit:
             unit_filter = ["--user", f"_SYSTEMD_USER_UNIT={self.detected.unit}"]
-        argv = ["journalctl", *unit_filter, "--no-pager", "--output=cat", "--lines=40"]
-        completed = run(argv, 10.0)
+        run(["journalctl", "--sync"], 10.0)
+        shown = ["--no-pager", "--output=cat", "--lines=40", f"--since=@{int(since)}"]
+        completed = run(["journalctl", *unit_filter, *shown], 10.0)
         return pick(completed.out.splitlines()) if completed.status == 0 else ""
 
 
 def pick(lines: Sequence[str]) -> str:
     """Return the last error in the lines of an engine's log, "" if there is none."""
+    lines = [line for line in lines if "level=info" not in line and "level=debug" not in line]
     for marks in (("level=fatal", "level=error"), ("failed", "error", "unable", "invalid")):
         for line in reversed(lines):
             if any(mark in line.lower() for mark in marks) and not line.startswith("systemd"):

@@ -41,7 +41,7 @@ $PODMAN load --quiet --input /lab/plain.tar > /lab/log 2>&1 || cat /lab/log
 systemctl daemon-reload
 systemd-run --quiet --wait mount -t cgroup2 cgroup2 /sys/fs/cgroup # of its own namespace
 systemctl start gpu.service || systemctl status --no-pager gpu.service
-for _ in $(seq 100); do grep -q done /lab/out/said && break; sleep 0.1; done
+for _ in $(seq 600); do grep -qs done /lab/out/said && break; sleep 0.1; done
 cat /lab/out/said
 systemctl daemon-reload
 $PODMAN exec systemd-gpu /bin/sh -c "{USABLE}"

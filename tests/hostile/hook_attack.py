@@ -2,7 +2,8 @@
 """Starts hooks in real containers with an image's environment: hook_attack.py WORK PROGRAM...
 
 A spec without `env` is what older toolkits wrote, and an engine that reads CDI itself adds its hooks
-to config.json as they are; the OCI runtime then starts them with the container's environment. Each
+to config.json as they are; the OCI runtime then starts them with the container's environment. Newer
+runc (1.3) starts them with none, so here the hook is given the container's environment. Each
 variable of the environment leaves a file of its own when a loader, a shell or an interpreter
 follows it. Standard library only: it also runs where a package or a bundle is installed.
 
@@ -108,7 +109,8 @@ class Attack:
         document = json.loads(self.before)
         document["process"]["env"] = [*document["process"]["env"], *env]
         document["process"]["args"] = ["/bin/sh", "-c", "exit 0"]
-        document["hooks"] = {"createContainer": [{"path": path, "args": args}]}
+        hook = {"path": path, "args": args, "env": document["process"]["env"]}
+        document["hooks"] = {"createContainer": [hook]}
         self.config.write_text(json.dumps(document), encoding="utf-8")
         self.number += 1
         words = ["runc", "--root", str(self.work / "runc-attack"), "run", "--bundle"]

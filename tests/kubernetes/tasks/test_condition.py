@@ -49,7 +49,8 @@ def test_an_idle_agent_asks_the_api_server_rarely(cluster: Cluster) -> None:
     """Ten minutes in ten seconds; docs/kubernetes.md has the numbers of `tests.kubernetes.cost`."""
     with cost.installed(cluster) as path, cost.agent(cluster, path, cost.SPEEDUP):
         requests = cost.idle(cluster, 600 / cost.SPEEDUP)
-    assert {"get", "patch", "watch"} == {right.verb for right in requests}
+    # A heartbeat is due after eight to twelve minutes, so it may not be among them.
+    assert {"get", "watch"} <= {right.verb for right in requests} <= {"get", "patch", "watch"}
     assert sum(requests.values()) <= 2 * IDLE_AN_HOUR
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -99,9 +100,15 @@ def test_a_failed_restart_quotes_the_engine() -> None:
     def run(argv: Sequence[str], _timeout_s: float) -> Completed:
         if argv[0] == "systemctl":
             return Completed(status=1, err="Job for containerd.service failed.\n")
+        if argv[1:] == ["--sync"]:
+            synced.append(True)
+            return Completed(status=0)
         assert "_SYSTEMD_UNIT=containerd.service" in argv
-        return Completed(status=0, out=log)
+        assert int(argv[-1].removeprefix("--since=@")) >= start, "an earlier run's errors"
+        return Completed(status=0, out=log if synced else "")
 
+    synced: list[bool] = []
+    start = int(time.time())
     chosen = reloader(CONTAINERD, "containerd", "auto").choose(restart=True)
     with pytest.raises(EngineError, match="does not start again: invalid config: line 3"):
         reloader(CONTAINERD).carry_out(chosen, run)
@@ -117,6 +124,9 @@ def test_only_the_error_of_a_log_line_is_reported() -> None:
     assert reload.pick(lines) == 'no "x"'
     assert reload.pick(["invalid character"]) == "invalid character"
     assert reload.pick(["all is well"]) == ""
+    assert (
+        reload.pick(['level=info msg="Start cri plugin with config {IgnoreErrors:false}"']) == ""
+    )
 
 
 def test_without_a_log_systemctls_message_is_reported() -> None:
