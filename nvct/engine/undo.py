@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.config.tables import ABSENT, KeyEdit, Path, Table, find, subtable
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, find, has_values, subtable
 from nvct.engine import restore, writing
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import Change, EditedFiles, EngineOptions, FileEdit, Files, Handler, State
@@ -31,7 +31,7 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
     current = {entry.path: files.read(entry.path) for entry in reversed(record.entries)}
     entries = {entry.path: entry for entry in record.entries}
     preview = {
-        path: restore.restored(entries[path], data, module.SYNTAX, names)
+        path: restore.restored(entries[path], data, module.SYNTAX, names)[0]
         for path, data in current.items()
     }
     remaining = _remaining_files(options, preview, module, files)
@@ -40,10 +40,10 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
         entry = entries[path]
         if entry.before.content is None and path in remaining:
             entry = _with_copied_tables(entry, record, module)
-        result = restore.restored(entry, data, module.SYNTAX, names, remaining)
-        notes += result.notes
-        if data != result.data:
-            edits.append(FileEdit(path=path, before=data, after=result.data))
+        after, file_notes = restore.restored(entry, data, module.SYNTAX, names, remaining)
+        notes += file_notes
+        if data != after:
+            edits.append(FileEdit(path=path, before=data, after=after))
     change = Change(edits=tuple(edits), restart=record.restart, notes=tuple(notes))
     originals = {path: entry.before.content for path, entry in entries.items()}
     return _with_defaults(change, options, module, files, originals)
@@ -114,10 +114,10 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
             entries[entry.path] = replace(first, after=entry.after, folders=folders)
         else:
             # Others changed it since: undo is to restore their file without our part.
-            restored = restore.restored(
+            restored, _ = restore.restored(
                 first, entry.before.content, module.SYNTAX, names, (entry.path,)
             )
-            before = entry.before.with_content(restored.data)
+            before = entry.before.with_content(restored)
             entries[entry.path] = replace(entry, before=before)
     changed = tuple(e for e in entries.values() if not e.before.is_like(e.after))
     restart = new.restart or (old is not None and old.restart)
@@ -174,7 +174,7 @@ def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
 
 def _remaining_files(
     options: EngineOptions,
-    restored_files: Mapping[str, restore.Restored],
+    restored_files: Mapping[str, bytes | None],
     module: Module,
     files: Files,
 ) -> tuple[str, ...]:
@@ -183,8 +183,8 @@ def _remaining_files(
     remaining = [path for path in present if path not in restored_files]
     remaining += [
         path
-        for path, file in restored_files.items()
-        if file.data is not None and file.has_settings
+        for path, data in restored_files.items()
+        if data is not None and has_values(module.SYNTAX.parse(data, path))
     ]
     return tuple(path for path in remaining if path != options.config)
 
