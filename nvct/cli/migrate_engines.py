@@ -61,12 +61,16 @@ def moves(errors: list[NvctError]) -> list[Move]:
     Those whose files cannot be read or edited are added to the errors.
     """
     found: list[Move] = []
-    for engine in runtime_engine.engines():
-        if not engine.foreign and engine.root == "/":
-            ignored: list[NvctError] = []  # of an engine whose owner understands its files
-            with collected(ignored if engine.leave else errors):
-                found += _moves_of(engine)
+    for engine in _engines():
+        ignored: list[NvctError] = []  # of an engine whose owner understands its files
+        with collected(ignored if engine.leave else errors):
+            found += _moves_of(engine)
     return found
+
+
+def _engines() -> list[Engine]:
+    """Return the engines whose programs and files may be trusted, and are this host's."""
+    return [each for each in runtime_engine.engines() if not each.foreign and each.root == "/"]
 
 
 def not_moved(errors: list[NvctError]) -> Iterator[Item]:
@@ -87,8 +91,8 @@ def not_moved(errors: list[NvctError]) -> Iterator[Item]:
         if programs and any("dockerd" in os.path.basename(word) for word in args):
             why = f"dockerd has {' and '.join(programs)} by an option, which you can change there"
             yield Item(path=where, why=why)
-    for engine in runtime_engine.engines():
-        if engine.engine == "containerd" and engine.root == "/" and not engine.foreign:
+    for engine in _engines():
+        if engine.engine == "containerd":
             with collected([]):  # as the engine's own row says
                 document = toml_file.parse(state_of(engine.config).data, engine.config)
                 yield from _first_shims(document, engine.config)
@@ -198,9 +202,7 @@ def carry_out(
 
 def say_what_names_own() -> None:
     """Name the files of engines that start nvct's runtime."""
-    for engine in runtime_engine.engines():
-        if engine.foreign or engine.root != "/":
-            continue
+    for engine in _engines():
         with collected([]):
             state = modules.of(engine.engine).state(options_for(engine), Files())
             for name, program in state.handlers.items():

@@ -122,7 +122,8 @@ class HostReloader(Reloader):
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart."""
-        return self.find_engine() is not None
+        engine = self.find_engine()
+        return engine is not None and engine.pid > 0
 
     def last_error(self, run: Run) -> str:
         """Return the engine's last error from the system's journal, "" if there is none.

@@ -215,7 +215,7 @@ def undo(
 
 
 def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
-    detected = runtime_engine.reader(options)
+    detected = runtime_engine.of_file(runtime_engine.engines(), options)
     transaction = runtime_engine.transaction(
         options, detected, journal, reload_mode=reload_mode, removing=True
     )

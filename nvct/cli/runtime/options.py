@@ -107,12 +107,12 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
         options = _with_nvct_options(options, values)
         handlers = _runnable(options.handlers, warnings, notes)
         options = replace(options, handlers=handlers)
-        detected = runtime_engine.selected(name, values["config"])
+        detected = runtime_engine.choose(runtime_engine.engines(), name, values["config"])
         has_drop_in = values["drop_in"] != SUITS_ENGINE
         if detected:
             options = runtime_engine.fitted(options, detected, drop_in=has_drop_in)
     else:
-        detected = runtime_engine.reader(options)
+        detected = runtime_engine.of_file(runtime_engine.engines(), options)
         options = runtime_engine.of_version(options, detected) if detected else options
     warnings.extend(detected.advice if detected else ())
     program = options.executable or modules.PROGRAM[name]
