@@ -64,7 +64,13 @@ def moves(errors: list[NvctError]) -> list[Move]:
     for engine in _engines():
         ignored: list[NvctError] = []  # of an engine whose owner understands its files
         with collected(ignored if engine.leave else errors):
-            found += _moves_of(engine)
+            state = modules.of(engine.engine).state(options_for(engine), Files())
+            programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
+            if programs and engine.leave:
+                how = f"`nvct runtime status` says how {engine.platform} changes"
+                say(f"{engine.config} stays: {how}")
+            elif programs:
+                found.append(_move(engine, state, programs))
     return found
 
 
@@ -104,15 +110,6 @@ def _first_shims(document: dict[str, Any], path: str) -> Iterator[Item]:
         if is_nvidia_runtime(program):
             why = f"plugin {name} has runtime {program}: change it by hand to {own(program)}"
             yield Item(path=path, why=why)
-
-
-def _moves_of(engine: Engine) -> list[Move]:
-    state = modules.of(engine.engine).state(options_for(engine), Files())
-    programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
-    if programs and engine.leave:
-        say(f"{engine.config} stays: `nvct runtime status` says how {engine.platform} changes")
-        return []
-    return [_move(engine, state, programs)] if programs else []
 
 
 def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:

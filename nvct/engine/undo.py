@@ -26,21 +26,23 @@ RESTARTED = ("containerd", "crio")
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
     """Return edits that restore the keys from before a record; EngineConfigError if that fails."""
-    options = replace(record.options, dump="")
+    options, syntax = replace(record.options, dump=""), module.SYNTAX
     names = {handler.name for handler in options.handlers}
     current = {entry.path: files.read(entry.path) for entry in reversed(record.entries)}
     entries = {entry.path: entry for entry in record.entries}
-    preview = {
-        path: restore.restored(entries[path], data, module.SYNTAX, names)[0]
-        for path, data in current.items()
-    }
-    remaining = _remaining_files(options, preview, module, files)
+    remaining = []  # the files that hold settings afterwards; the main file may import them
+    for path, data in current.items():
+        after, _ = restore.restored(entries[path], data, syntax, names)
+        if after is not None and has_values(syntax.parse(after, path)):
+            remaining.append(path)
+    others = [path for path in module.state(options, files).files if path not in current]
+    remaining = [path for path in (*remaining, *others) if path != options.config]
     edits, notes = [], []
     for path, data in current.items():
         entry = entries[path]
         if entry.before.content is None and path in remaining:
             entry = _with_copied_tables(entry, record, module)
-        after, file_notes = restore.restored(entry, data, module.SYNTAX, names, remaining)
+        after, file_notes = restore.restored(entry, data, syntax, names, remaining)
         notes += file_notes
         if data != after:
             edits.append(FileEdit(path=path, before=data, after=after))
@@ -170,23 +172,6 @@ def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
     ]
     copied = syntax.edit(data, keys, entry.path)
     return replace(entry, before=entry.after.with_content(copied))
-
-
-def _remaining_files(
-    options: EngineOptions,
-    restored_files: Mapping[str, bytes | None],
-    module: Module,
-    files: Files,
-) -> tuple[str, ...]:
-    """Return the files that hold settings after undo, without the main file."""
-    present = module.state(options, files).files
-    remaining = [path for path in present if path not in restored_files]
-    remaining += [
-        path
-        for path, data in restored_files.items()
-        if data is not None and has_values(module.SYNTAX.parse(data, path))
-    ]
-    return tuple(path for path in remaining if path != options.config)
 
 
 # The default
