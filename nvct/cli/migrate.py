@@ -140,7 +140,8 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
     """Move the host; return whether anything changed."""
     others.settle()
     for options in engines.interrupted(journal):
-        engines.carry_out(options, runtime_engine.reader(options), journal, reload_mode, Change())
+        engine = runtime_engine.of_file(runtime_engine.engines(), options)
+        engines.carry_out(options, engine, journal, reload_mode, Change())
     errors: list[NvctError] = []
     moves, other_items = engines.moves(errors), list(_other_items(errors))
     raise_first(errors)

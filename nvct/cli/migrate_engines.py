@@ -61,12 +61,22 @@ def moves(errors: list[NvctError]) -> list[Move]:
     Those whose files cannot be read or edited are added to the errors.
     """
     found: list[Move] = []
-    for engine in runtime_engine.engines():
-        if not engine.foreign and engine.root == "/":
-            ignored: list[NvctError] = []  # of an engine whose owner understands its files
-            with collected(ignored if engine.leave else errors):
-                found += _moves_of(engine)
+    for engine in _engines():
+        ignored: list[NvctError] = []  # of an engine whose owner understands its files
+        with collected(ignored if engine.leave else errors):
+            state = modules.of(engine.engine).state(options_for(engine), Files())
+            programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
+            if programs and engine.leave:
+                how = f"`nvct runtime status` says how {engine.platform} changes"
+                say(f"{engine.config} stays: {how}")
+            elif programs:
+                found.append(_move(engine, state, programs))
     return found
+
+
+def _engines() -> list[Engine]:
+    """Return the engines whose programs and files may be trusted, and are this host's."""
+    return [each for each in runtime_engine.engines() if not each.foreign and each.root == "/"]
 
 
 def not_moved(errors: list[NvctError]) -> Iterator[Item]:
@@ -87,8 +97,8 @@ def not_moved(errors: list[NvctError]) -> Iterator[Item]:
         if programs and any("dockerd" in os.path.basename(word) for word in args):
             why = f"dockerd has {' and '.join(programs)} by an option, which you can change there"
             yield Item(path=where, why=why)
-    for engine in runtime_engine.engines():
-        if engine.engine == "containerd" and engine.root == "/" and not engine.foreign:
+    for engine in _engines():
+        if engine.engine == "containerd":
             with collected([]):  # as the engine's own row says
                 document = toml_file.parse(state_of(engine.config).data, engine.config)
                 yield from _first_shims(document, engine.config)
@@ -100,15 +110,6 @@ def _first_shims(document: dict[str, Any], path: str) -> Iterator[Item]:
         if is_nvidia_runtime(program):
             why = f"plugin {name} has runtime {program}: change it by hand to {own(program)}"
             yield Item(path=path, why=why)
-
-
-def _moves_of(engine: Engine) -> list[Move]:
-    state = modules.of(engine.engine).state(options_for(engine), Files())
-    programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
-    if programs and engine.leave:
-        say(f"{engine.config} stays: `nvct runtime status` says how {engine.platform} changes")
-        return []
-    return [_move(engine, state, programs)] if programs else []
 
 
 def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
@@ -198,9 +199,7 @@ def carry_out(
 
 def say_what_names_own() -> None:
     """Name the files of engines that start nvct's runtime."""
-    for engine in runtime_engine.engines():
-        if engine.foreign or engine.root != "/":
-            continue
+    for engine in _engines():
         with collected([]):
             state = modules.of(engine.engine).state(options_for(engine), Files())
             for name, program in state.handlers.items():

@@ -172,8 +172,7 @@ def from_toml(data: bytes, path: str) -> Config:
             values[name] = _typed(value, FIELDS[name], name, f"{path}: {key}")
     policy = _find(document, POLICY, path)
     if policy is not _ABSENT:
-        values["policy"] = rules.parse(policy, path)
-        values["engine_devices"] = rules.engine_devices(policy, path)
+        values["policy"], values["engine_devices"] = rules.parse(policy, path)
     config = Config(**values)
     return config.replaced(**_normalized(config))
 

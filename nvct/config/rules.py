@@ -48,8 +48,8 @@ ID_LIMIT = 1 << 32
 CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 
 
-def parse(table: object, path: str) -> list[str]:
-    """Return the rules of [nvct.policy] in order, each as JSON object.
+def parse(table: object, path: str) -> tuple[list[str], str]:
+    """Return the rules of [nvct.policy] in order, each as JSON object, and its engine-devices.
 
     ConfigError if a key is unknown, or a value has the wrong type or never holds.
     """
@@ -79,32 +79,18 @@ def parse(table: object, path: str) -> list[str]:
         raise ConfigError(f"{where}.default cannot be {default!r:.80}", hint=_names_hint(OUTCOMES))
     if default != "allow":
         parsed.append({"name": "default", "then": default})
-    return [json.dumps(rule, sort_keys=True) for rule in parsed]
-
-
-def engine_devices(table: object, path: str) -> str:
-    """Return engine-devices of [nvct.policy]: whether rules apply to what an engine gives.
-
-    ConfigError if it has another value.
-    """
-    value = table.get(ENGINE, UNCHECKED) if isinstance(table, dict) else UNCHECKED
-    if value not in (UNCHECKED, CHECKED):
+    engine_devices = table.get(ENGINE, UNCHECKED)  # whether rules apply to what an engine gives
+    if engine_devices not in (UNCHECKED, CHECKED):
         raise ConfigError(
-            f"{path}: nvct.policy.{ENGINE} cannot be {value!r:.80}",
+            f"{where}.{ENGINE} cannot be {engine_devices!r:.80}",
             hint=_names_hint((UNCHECKED, CHECKED)),
         )
-    return str(value)
+    return [json.dumps(rule, sort_keys=True) for rule in parsed], str(engine_devices)
 
 
 def _rule(table: Table, number: int, where: str) -> Table:
-    name = table.get("name", f"rule {number}")
-    if not isinstance(name, str) or not name or not name.isprintable() or len(name) > TEXT_LIMIT:
-        raise ConfigError(
-            f"{where}.rules {number}: name cannot be {name!r:.80}",
-            hint=f"write a text of at most {TEXT_LIMIT} characters",
-        )
     where = f"{where}.rules {number}"
-    rule: Table = {"name": name}
+    rule: Table = {"name": _text(table.get("name", f"rule {number}"), f"{where}: name", 1)}
     for key, value in table.items():
         if key == "then" or key in TEXTS:
             continue
@@ -119,15 +105,19 @@ def _rule(table: Table, number: int, where: str) -> Table:
             else f"{where} has no key then",
             hint=_names_hint(OUTCOMES),
         )
-    reason = table.get("reason", "")
-    if not isinstance(reason, str) or not (reason + " ").isprintable() or len(reason) > TEXT_LIMIT:
-        raise ConfigError(
-            f"{where}: reason cannot be {reason!r:.80}",
-            hint=f"write a text of at most {TEXT_LIMIT} characters",
-        )
+    reason = _text(table.get("reason", ""), f"{where}: reason")
     if reason:
         rule["reason"] = reason
     return rule
+
+
+def _text(value: object, where: str, least: int = 0) -> str:
+    if isinstance(value, str) and value.isprintable() and least <= len(value) <= TEXT_LIMIT:
+        return value
+    raise ConfigError(
+        f"{where} cannot be {value!r:.80}",
+        hint=f"write a text of at most {TEXT_LIMIT} characters",
+    )
 
 
 def _condition(key: str, value: object, where: str) -> object:

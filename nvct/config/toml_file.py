@@ -65,7 +65,7 @@ def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
     expected = parse(text, path)
     edited = _edited(text, edits, path)
     for key, value in edits:
-        _apply(expected, key, value)
+        put(expected, key, value)
     if not same(pruned(parse(edited, path)), pruned(expected)):
         raise EngineConfigError(
             f"{path} cannot be edited without changing more than was asked for",
@@ -103,18 +103,19 @@ def table(document: Table, path: Iterable[str], where: str) -> Table:
     return inner
 
 
-def _apply(document: Table, key: Path, value: object) -> None:
+def put(document: Table, key: Path, value: object) -> None:
+    """Set or remove a key as `edit` does; EngineConfigError if that leads through no table."""
     for name in key[:-1]:
         inner = document.setdefault(name, {})
-        if not isinstance(inner, dict):  # put has refused this before
-            return
+        if not isinstance(inner, dict):
+            raise EngineConfigError(f"{'.'.join(key)} cannot be put back: {name} is no table")
         document = inner
     if value is ABSENT:
         document.pop(key[-1], None)
     elif isinstance(value, dict):
         document.setdefault(key[-1], {})
         for name, item in value.items():
-            _apply(document, (key[-1], name), item)
+            put(document, (key[-1], name), item)
     else:
         plain = value.value if isinstance(value, Noted) else value
         document[key[-1]] = list(plain) if isinstance(plain, tuple) else plain

@@ -256,21 +256,21 @@ def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
 
 def _judged(daemon: Daemon) -> Severity:
     """Return "error" if the daemon's PATH is known: a program that is not found is missing."""
-    return "unknown" if daemon.path is None else "error"
+    return "unknown" if daemon.engine.path is None else "error"
 
 
 def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
     reason = Reason.HookNotOnPath
-    if daemon.path is None:
+    if daemon.engine.path is None:
         seen = f"the environment of dockerd (process {daemon.engine.pid}) may not be read"
         return Finding(reason, "unknown", seen, "run this as root")
     if found := _found(daemon):
         return Finding(reason, "ok", f"{found.path} is on dockerd's PATH")
     advice = f"link it into /usr/bin, or set PATH in the unit, then {_restart(daemon)}"
     if other := _elsewhere(host, daemon):
-        seen = f"{other.path} is not on dockerd's PATH, which is {daemon.path or 'empty'}"
+        seen = f"{other.path} is not on dockerd's PATH, which is {daemon.engine.path or 'empty'}"
         return Finding(reason, "error", seen, advice)
-    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.path or '(nothing)'}"
+    seen = f"dockerd (process {daemon.engine.pid}) has PATH={daemon.engine.path or '(nothing)'}"
     return Finding(reason, "ok", seen, advice)
 
 

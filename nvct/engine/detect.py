@@ -42,13 +42,14 @@ def engines(
     `ask` runs a program and returns what it prints; Podman, which has no daemon, is looked for in
     the environment `environ` of the user `uid`.
     """
-    running = [
-        of_process(process, files, ask, proc=proc, uid=uid)
-        for process in processes.running(proc, files.root)
+    installed = (_installed(name, files, uid, environ or {}) for name in modules.ENGINES)
+    every = [
+        of_process(process, files, ask, proc, uid=uid)
+        for process in (*processes.running(proc, files.root), *filter(None, installed))
     ]
-    installed = [of_unit(name, files, ask, uid, environ or {}) for name in modules.ENGINES]
-    idle = [engine for engine in installed if engine and not _is_running(engine, running)]
-    every = [*running, *idle, *platforms.without_process(files)]
+    running = [engine for engine in every if engine.pid]
+    every = [engine for engine in every if engine.pid or not _is_running(engine, running)]
+    every += platforms.without_process(files)
     return sorted(every, key=lambda engine: (modules.ENGINES.index(engine.engine), not engine.pid))
 
 
@@ -73,23 +74,23 @@ def of_process(
     """
     is_ours = process.root == "/"
     trusted = is_ours and process.uid in (0, uid)
+    program = f"{proc}/{process.pid}/exe" if process.pid else files.at(process.exe)
     engine = Engine(
         engine=process.engine,
         pid=process.pid,
         binary=_binary(process, files) if trusted else process.exe,
-        version=_ask(ask, f"{proc}/{process.pid}/exe", process.engine) if trusted else "",
+        version=_ask(ask, program, process.engine) if trusted else "",
         unit=process.unit,
         user_unit=process.user_unit,
         uid=process.uid,
-        path=process.env.get("PATH", "") if process.env else None,
+        path=process.env.get("PATH", "") if process.pid and process.env else None,
         root=files.root if is_ours else process.root,
         leave=not trusted,
         foreign=not trusted,
         advice=_advice(process, uid),
         notes=_notes(process),
     )
-    process_files = files if is_ours else Files(process.root)
-    return _with_files(engine, process.args[1:], process.env, process_files, process.path)
+    return _with_files(engine, process, files if is_ours else Files(process.root))
 
 
 def _binary(process: Process, files: Files) -> str:
@@ -113,46 +114,27 @@ def _notes(process: Process) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def of_unit(
-    name: str, files: Files, ask: Ask | None, uid: int, environ: Mapping[str, str]
-) -> Engine | None:
+def _installed(name: str, files: Files, uid: int, environ: Mapping[str, str]) -> Process | None:
     """Return an installed engine as its unit would start it; None if it is not installed."""
-    program = modules.PROGRAM[name]
-    candidates = (f"{folder}/{program}" for folder in PROGRAM_DIRS)
+    candidates = (f"{folder}/{modules.PROGRAM[name]}" for folder in PROGRAM_DIRS)
     binary = next((path for path in candidates if os.access(files.at(path), os.X_OK)), "")
     if not binary:
         return None
-    unit = processes.unit_of(f"{name}.service", files)
-    args = unit.args[1:] if unit else ()
-    env = unit.env if unit else {}
-    if name == "podman":
-        env = environ  # it needs no unit
-    engine = Engine(
-        engine=name,
-        binary=binary,
-        version=_ask(ask, files.at(binary), name),
-        unit=unit.name if unit else "",
-        uid=uid if name == "podman" else 0,
-        root=files.root,
-    )
-    return _with_files(engine, args, env, files)
+    process = replace(processes.of_unit(name, files), exe=binary)
+    # Podman needs no unit.
+    return replace(process, env=environ, uid=uid) if name == "podman" else process
 
 
-def _with_files(
-    engine: Engine,
-    args: Sequence[str],
-    env: Mapping[str, str],
-    files: Files,
-    absolute: Callable[[str], str] = str,
-) -> Engine:
+def _with_files(engine: Engine, process: Process, files: Files) -> Engine:
     """Return an engine with the files and the socket of its command line and its platform."""
-    config = absolute(_config(engine.engine, args, env, engine.uid))
-    folder = absolute(_config_dir(engine.engine, args, env, config))
+    args, env = process.args[1:], process.env
+    config = process.path(_config(engine.engine, args, env, engine.uid))
+    folder = process.path(_config_dir(engine.engine, args, env, config))
     engine = replace(engine, config=config, config_dir=folder)
     if engine.engine == "crio" and folder != crio.CONFIG_DIR:
         engine = replace(engine, drop_in=f"{folder}/{posixpath.basename(crio.DROP_IN)}")
-    socket = _socket(engine, args, None if engine.foreign else files, env)
-    return platforms.adapt(replace(engine, socket=absolute(socket)), files, env)
+    socket = process.path(_socket(engine, args, files, env))
+    return platforms.adapt(replace(engine, socket=socket), files, env)
 
 
 def run(program: str, argv: list[str]) -> str:
@@ -193,9 +175,7 @@ def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: 
     return f"{config}.d" if name == "podman" else ""
 
 
-def _socket(
-    engine: Engine, args: Sequence[str], files: Files | None, env: Mapping[str, str]
-) -> str:
+def _socket(engine: Engine, args: Sequence[str], files: Files, env: Mapping[str, str]) -> str:
     """Return the path of an engine's API socket; the command line precedes the file."""
     named = {
         "docker": options(args, "H", "host"),
@@ -212,9 +192,9 @@ def _socket(
     return modules.SOCKET[engine.engine]
 
 
-def _configured_sockets(engine: Engine, files: Files | None) -> list[str]:
-    """Return the sockets that an engine's main file names; [] if it cannot be read."""
-    if files is None or engine.engine not in SOCKET_KEYS:
+def _configured_sockets(engine: Engine, files: Files) -> list[str]:
+    """Return the sockets that an engine's main file names; [] if it cannot or may not be read."""
+    if engine.foreign or engine.engine not in SOCKET_KEYS:
         return []
     try:
         data = files.read(engine.config) or b""

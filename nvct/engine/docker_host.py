@@ -62,8 +62,7 @@ class Daemon:
 
     engine: Engine
     started: float | None = None  # in seconds since the epoch; None if that is unknown
-    path: str | None = None  # its PATH; None if its environment may not be read
-    programs: Mapping[str, Program]  # of HOOKS, those on that PATH now, or on the usual one
+    programs: Mapping[str, Program]  # of HOOKS, those on its PATH now, or on the usual one
     state: State | None = None  # of its daemon.json; None if malformed, and `problem` says why
     problem: str = ""
     configured: float | None = None  # when that file was written; None if there is none
@@ -159,7 +158,6 @@ def _is_podman_script(path: str) -> bool:
 def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get) -> Daemon:
     root = _root(process, files, proc)
     state, problem = _state(engine.config, root)
-    path = process.env.get("PATH", "") if process.env else None
     option_dirs = processes.options(process.args, "cdi-spec-dir")
     apart = process.container or _has_own_processes(process.pid, proc)
     reported = None if apart else running.of(replace(engine, root=root), state, get)
@@ -167,8 +165,9 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
     return Daemon(
         engine=engine,
         started=started(process.pid, proc),
-        path=path,
-        programs=_on_path(":".join(paths.DEFAULT_PATH_DIRS) if path is None else path, root),
+        programs=_on_path(
+            ":".join(paths.DEFAULT_PATH_DIRS) if engine.path is None else engine.path, root
+        ),
         state=state,
         problem=problem,
         configured=_written(Files(root).at(engine.config)),

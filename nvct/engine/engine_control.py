@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -160,10 +160,13 @@ class EngineControl:
                 return candidate
         return ""
 
-    def _problem(self) -> str:
+    def _problem(self, names: Collection[str] = ()) -> str:
         if not self.socket:
             return "it has no socket"
-        return running.find_problem(self.options.engine, self.socket, (), self._ask)
+        engine = self.options.engine
+        # The engine's own client knows the socket by its path there.
+        address = self._engine_path(self.socket, modules.SOCKET[engine])
+        return running.find_problem(engine, self.socket, names, self.run, address)
 
     def _wait(self, action: str, since: float, *, removing: bool) -> None:
         engine = self.options.engine
@@ -177,7 +180,7 @@ class EngineControl:
             return "" if took else f"dockerd does not take its files within {self.timeout_s:g} s"
 
         def not_well() -> str:
-            problem = running.find_problem(engine, self.socket, names, self._ask)
+            problem = self._problem(names)
             return problem and f"{engine} is not well after {self.timeout_s:g} s: {problem}"
 
         for step in (not_running if action == "restart" else not_reloaded, not_well):
@@ -185,17 +188,6 @@ class EngineControl:
             if problem:
                 log_error = self.reloader.last_error(self.run, since)
                 raise EngineError(f"{problem}: {log_error}" if log_error else problem)
-
-    def _ask(self, argv: Sequence[str], timeout_s: float) -> Completed:
-        """Run the engine's own client, which knows the socket by its path there."""
-        own_address = f"--address={self.socket}"
-        engine_socket = self._engine_path(self.socket, modules.SOCKET[self.options.engine])
-        if not engine_socket:
-            return command.Completed(status=command.NOT_FOUND, err="the host's path is unknown")
-        return self.run(
-            [f"--address={engine_socket}" if word == own_address else word for word in argv],
-            timeout_s,
-        )
 
     def _remaining_note(self) -> list[str]:
         """Return a note on runtimes that dockerd keeps: a reload removes none."""

@@ -49,12 +49,10 @@ class Creation:
 
     def who_set(self, name: str) -> str:
         """Return who set a variable: "the image", "the user", or "" if that is not known."""
-        if self.env is None or self.image_env is None:
+        value = self.value(name)
+        if value is None or self.image_env is None:
             return ""
-        value = [entry for entry in self.env if entry.startswith(f"{name}=")]
-        if not value:
-            return ""
-        return "the image" if value[-1] in self.image_env else "the user"
+        return "the image" if f"{name}={value}" in self.image_env else "the user"
 
     def value(self, name: str) -> str | None:
         """Return a variable as it was asked; None if it was not, or that is not known."""

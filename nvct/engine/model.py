@@ -110,10 +110,8 @@ def change_of(
     notes: Iterable[str] = (),
 ) -> Change:
     """Return a change of one file, without edits if it stays as it is."""
-    if after == before:
-        return Change(notes=tuple(notes))
-    edit = FileEdit(path=path, before=before, after=after)
-    return Change(edits=(edit,), restart=restart, notes=tuple(notes))
+    edits = () if after == before else (FileEdit(path=path, before=before, after=after),)
+    return Change(edits=edits, restart=restart and bool(edits), notes=tuple(notes))
 
 
 def text_of(data: bytes) -> str:

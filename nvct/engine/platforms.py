@@ -13,7 +13,7 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nvct.config import toml_file
 from nvct.engine.model import Engine, Files
@@ -72,8 +72,9 @@ K0S_DROP_IN = """
 k0s imports {folder} and restarts containerd when a file there changes
 """
 
-MICROK8S = """
-{config} is made from {template} at each start: that one is edited
+MICROK8S_TEMPLATE = "/var/snap/microk8s/current/args/containerd-template.toml"
+MICROK8S = f"""
+{{config}} is made from {MICROK8S_TEMPLATE} at each start: that one is edited
 """
 
 NIXOS = """
@@ -135,7 +136,6 @@ K0S_MANAGED = "# k0s_managed=true"
 RANCHER_CONFIG = "/agent/etc/containerd/config.toml"
 K0S_CONFIG = "/etc/k0s/containerd.toml"
 K0S_DROP_INS = "/etc/k0s/containerd.d"
-MICROK8S_TEMPLATE = "/var/snap/microk8s/current/args/containerd-template.toml"
 DOCKER_CONTAINERD_CONFIG = "/docker/containerd/containerd.toml"
 DOES_ITSELF = ("true",)  # a restart command where the platform watches its files
 DESKTOPS = ("/opt/docker-desktop", "/mnt/wsl/docker-desktop")
@@ -147,10 +147,15 @@ def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
         if kind in ("", engine.engine) and is_here(engine, files, env):
             if callable(change):
                 return change(engine, files)
-            platform, text, leave = change
-            advice = (*engine.advice, *sentences(text, config=engine.config))
-            return replace(engine, platform=platform, leave=leave or engine.leave, advice=advice)
+            platform, text, values = change
+            return _advised(replace(engine, platform=platform, **values), text)
     return engine
+
+
+def _advised(engine: Engine, text: str, **values: str) -> Engine:
+    """Return an engine with the advice of a text."""
+    advice = sentences(text, config=engine.config, **values)
+    return replace(engine, advice=(*engine.advice, *advice))
 
 
 def without_process(files: Files) -> list[Engine]:
@@ -158,7 +163,7 @@ def without_process(files: Files) -> list[Engine]:
     if not any(os.path.isdir(files.at(folder)) for folder in DESKTOPS):
         return []
     desktop = Engine(engine="docker", platform="Docker Desktop", leave=True)
-    return [replace(desktop, advice=sentences(DOCKER_DESKTOP))]
+    return [_advised(desktop, DOCKER_DESKTOP)]
 
 
 def _rancher(engine: Engine, files: Files) -> Engine:
@@ -173,13 +178,11 @@ def _rancher(engine: Engine, files: Files) -> Engine:
     unit = engine.unit or f"{program}.service"
     engine = replace(engine, platform=name, restart=("systemctl", "restart", unit))
     if _imports(document, drop_in, folder) and engine.numbers >= MERGES_DEEPLY:
-        text = sentences(RANCHER_DROP_IN, config=config, name=name, drop_in=drop_in)
-        return replace(engine, drop_in=drop_in, advice=(*engine.advice, *text))
-    text = sentences(
-        RANCHER,
-        name=name, program=program, unit=unit, config=config, template=f"{folder}/{base}.tmpl",
-    )  # fmt: skip
-    return _with_advice_only(engine, name, text)
+        engine = replace(engine, drop_in=drop_in)
+        return _advised(engine, RANCHER_DROP_IN, name=name, drop_in=drop_in)
+    template = f"{folder}/{base}.tmpl"
+    engine = replace(engine, leave=True)
+    return _advised(engine, RANCHER, name=name, program=program, unit=unit, template=template)
 
 
 def _k0s(engine: Engine, files: Files) -> Engine:
@@ -190,24 +193,9 @@ def _k0s(engine: Engine, files: Files) -> Engine:
     drop_in = f"{K0S_DROP_INS}/nvidia.toml"
     document = _document(files, engine.config)
     if _imports(document, drop_in, "/etc/k0s") and engine.numbers >= MERGES_DEEPLY:
-        text = sentences(K0S_DROP_IN, folder=K0S_DROP_INS)
-        return replace(
-            engine, drop_in=drop_in, restart=DOES_ITSELF, advice=(*engine.advice, *text)
-        )
-    return _with_advice_only(engine, "k0s", sentences(K0S, config=engine.config, drop_in=drop_in))
-
-
-def _microk8s(engine: Engine, _files: Files) -> Engine:
-    """MicroK8s: the file is generated at each start from a template, which is TOML, too."""
-    text = sentences(MICROK8S, config=engine.config, template=MICROK8S_TEMPLATE)
-    return replace(
-        engine,
-        platform="MicroK8s",
-        edit=MICROK8S_TEMPLATE,
-        drop_in="",
-        restart=("snap", "restart", "microk8s.daemon-containerd"),
-        advice=(*engine.advice, *text),
-    )
+        engine = replace(engine, drop_in=drop_in, restart=DOES_ITSELF)
+        return _advised(engine, K0S_DROP_IN, folder=K0S_DROP_INS)
+    return _advised(replace(engine, leave=True), K0S, drop_in=drop_in)
 
 
 def _rootless(engine: Engine, _files: Files) -> Engine:
@@ -215,41 +203,43 @@ def _rootless(engine: Engine, _files: Files) -> Engine:
     return replace(engine, platform="rootless", restart=("systemctl", "--user", "restart", unit))
 
 
-def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:
-    return replace(engine, platform=platform, leave=True, advice=(*engine.advice, *text))
+def _has(path: str) -> Applies:
+    return lambda _engine, files, _env: os.path.exists(files.at(path))
 
 
-def _has(*paths: str) -> Applies:
-    return lambda _engine, files, _env: any(os.path.exists(files.at(path)) for path in paths)
+def _is_system(name: str) -> Applies:
+    return lambda _engine, files, _env: _system(files) == name
 
 
-def _is_system(*names: str) -> Applies:
-    return lambda _engine, files, _env: _system(files) in names
-
-
+LEFT: Mapping[str, Any] = {"leave": True}
+# MicroK8s generates the file at each start from this template, which is TOML, too.
+MICROK8S_CHANGES: Mapping[str, Any] = {
+    "edit": MICROK8S_TEMPLATE, "drop_in": "",
+    "restart": ("snap", "restart", "microk8s.daemon-containerd"),
+}  # fmt: skip
 # The first rule that applies counts: engine ("" for any), condition, and either platform, advice
-# and whether its files must be left, or a function that returns the engine.
-RULES: tuple[tuple[str, Applies, tuple[str, str, bool] | Adapt], ...] = (
+# and changed values, or a function that returns the engine.
+RULES: tuple[tuple[str, Applies, tuple[str, str, Mapping[str, Any]] | Adapt], ...] = (
     ("containerd", lambda engine, *_: engine.config.endswith(DOCKER_CONTAINERD_CONFIG),
-     ("Docker", DOCKER_CONTAINERD, True)),
+     ("Docker", DOCKER_CONTAINERD, LEFT)),
     ("containerd", lambda engine, *_: engine.config.endswith(RANCHER_CONFIG), _rancher),
     ("containerd", lambda engine, *_: engine.config == K0S_CONFIG or "/k0s/" in engine.binary,
      _k0s),
     ("containerd", lambda engine, *_: "/snap/microk8s/" in engine.config + engine.binary,
-     _microk8s),
+     ("MicroK8s", MICROK8S, MICROK8S_CHANGES)),
     ("docker", lambda engine, _files, env: engine.binary.startswith("/snap/docker/")
-     or env.get("SNAP_NAME") == "docker", ("snap", SNAP_DOCKER, True)),
+     or env.get("SNAP_NAME") == "docker", ("snap", SNAP_DOCKER, LEFT)),
     ("docker", lambda engine, _files, env: bool(engine.uid) or ROOTLESS in env, _rootless),
-    ("", lambda engine, *_: engine.config.startswith("/nix/store/"), ("NixOS", NIXOS, True)),
-    ("", _has("/etc/NIXOS"), ("NixOS", NIXOS, True)),
-    ("", _is_system("talos"), ("Talos", TALOS, True)),
-    ("", _is_system("bottlerocket"), ("Bottlerocket", BOTTLEROCKET, True)),
-    ("containerd", _has("/kind"), ("kind", KIND, False)),
-    ("containerd", _has("/etc/eks/bootstrap.sh"), ("EKS", EKS_BOOTSTRAP, False)),
-    ("containerd", _has("/etc/eks"), ("EKS", EKS_NODEADM, False)),
-    ("containerd", _has("/etc/kubernetes/azure.json"), ("AKS", AKS, False)),
-    ("containerd", _is_system("cos"), ("GKE", GKE, False)),
-    ("containerd", _has("/home/kubernetes/bin"), ("GKE", GKE, False)),
+    ("", lambda engine, *_: engine.config.startswith("/nix/store/"), ("NixOS", NIXOS, LEFT)),
+    ("", _has("/etc/NIXOS"), ("NixOS", NIXOS, LEFT)),
+    ("", _is_system("talos"), ("Talos", TALOS, LEFT)),
+    ("", _is_system("bottlerocket"), ("Bottlerocket", BOTTLEROCKET, LEFT)),
+    ("containerd", _has("/kind"), ("kind", KIND, {})),
+    ("containerd", _has("/etc/eks/bootstrap.sh"), ("EKS", EKS_BOOTSTRAP, {})),
+    ("containerd", _has("/etc/eks"), ("EKS", EKS_NODEADM, {})),
+    ("containerd", _has("/etc/kubernetes/azure.json"), ("AKS", AKS, {})),
+    ("containerd", _is_system("cos"), ("GKE", GKE, {})),
+    ("containerd", _has("/home/kubernetes/bin"), ("GKE", GKE, {})),
 )  # fmt: skip
 
 

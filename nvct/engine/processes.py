@@ -35,11 +35,11 @@ PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One running engine."""
+    """One engine: a running one, or what its unit would start, with process number 0."""
 
     engine: str
-    pid: int
-    exe: str  # its program, as its own file system names it
+    pid: int = 0
+    exe: str = ""  # its program, as its own file system names it
     replaced: bool = False  # whether that program was replaced or removed since it started
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -205,21 +205,16 @@ FOLDERS = (
 _VARIABLE = re.compile(r"\$(\$|\{\w+\}|\w+)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """The program that a unit starts."""
+def of_unit(engine: str, files: Files) -> Process:
+    """Return an engine as its unit would start it: by the last ExecStart, with variables replaced.
 
-    name: str
-    args: tuple[str, ...] = ()  # the command line of the last ExecStart, with variables replaced
-    env: Mapping[str, str] = field(default_factory=dict)
-
-
-def unit_of(name: str, files: Files) -> Unit | None:
-    """Return a unit, None for a masked one, a link to /dev/null; DocumentError if unreadable."""
+    Without a unit, or with a masked one, a link to /dev/null, that is without arguments.
+    """
+    name = f"{engine}.service"
     texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
     path, text = next(((path, text) for path, text in texts if text is not None), ("", ""))
     if not text:
-        return None
+        return Process(engine=engine)
     command: list[str] = []
     env: dict[str, str] = {}
     for file in (path, *_drop_ins(name, files)):
@@ -230,7 +225,7 @@ def unit_of(name: str, files: Files) -> Unit | None:
                 env |= dict(word.split("=", 1) for word in _arguments(value) if "=" in word)
             elif key == "EnvironmentFile":
                 env |= _file_environment(value.removeprefix("-"), files)
-    return Unit(name=name, args=tuple(_expanded(command, env)), env=env)
+    return Process(engine=engine, args=tuple(_expanded(command, env)), env=env, unit=name)
 
 
 def _drop_ins(name: str, files: Files) -> list[str]:

@@ -124,7 +124,8 @@ class HostReloader(Reloader):
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart."""
-        return self.find_engine() is not None
+        engine = self.find_engine()
+        return engine is not None and engine.pid > 0
 
     def last_error(self, run: Run, since: float) -> str:
         """Return the engine's last error since a time from the system's journal, or "".

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
+from nvct.config import toml_file
 from nvct.config.tables import (
     ABSENT,
     KeyEdit,
     Path,
-    Table,
     find,
     has_values,
     pruned,
@@ -26,19 +25,9 @@ from nvct.config.tables import (
 )
 from nvct.engine.journal import Entry
 from nvct.engine.modules import RUNTIMES, Syntax, program
-from nvct.errors import EngineConfigError
 
 IMPORTS = ("imports",)
 VERSION = ("version",)
-
-
-@dataclass(slots=True, kw_only=True)
-class Restored:
-    """A file without our changes."""
-
-    data: bytes | None
-    notes: list[str] = field(default_factory=list)
-    has_settings: bool = False
 
 
 def restored(
@@ -47,8 +36,8 @@ def restored(
     syntax: Syntax,
     handlers: Collection[str],
     remaining: Sequence[str] = (),
-) -> Restored:
-    """Return a file, whose bytes are `current` now, without the change of an entry.
+) -> tuple[bytes | None, list[str]]:
+    """Return a file, whose bytes are `current` now, without the change of an entry; and notes.
 
     `handlers` are the runtimes that the user asked for. A list in the file may name other files
     that are `remaining`. Raises EngineConfigError if the file cannot be understood or edited any
@@ -58,25 +47,22 @@ def restored(
     if current is None:
         was_removed = configured is not None and original is not None
         note = f"{path} was removed by someone else: it is left so"
-        return Restored(data=None, notes=[note] if was_removed else [])
+        return None, [note] if was_removed else []
     file = _File(entry, current, syntax, handlers, remaining)
     if current == original:
-        return Restored(data=current, has_settings=has_values(file.current))
+        return current, []
     if configured is None:
-        return Restored(
-            data=current, notes=[f"{path} was made by others: it stays"], has_settings=True
-        )
+        return current, [f"{path} was made by others: it stays"]
     file.revert()
-    before, result = pruned(file.before), pruned(file.result)
-    if current == configured and same(result, before):
-        return Restored(data=original, has_settings=has_values(file.before))
+    if current == configured and same(pruned(file.result), pruned(file.before)):
+        return original, []
     note = f"{path} was changed by others: only our part is taken out"
     if not file.edits:
         note = f"{path} was changed by others and holds nothing of ours: it is left alone"
     data: bytes | None = _edited(current, configured, file.edits, syntax, path)
     if original is None and syntax.is_empty(data or b"", path):
         data = None
-    return Restored(data=data, notes=[note, *file.notes], has_settings=has_values(file.result))
+    return data, [note, *file.notes]
 
 
 class _File:
@@ -140,7 +126,7 @@ class _File:
                 self.notes.append(f"{self.path}: {'.'.join(path)} was changed by others and stays")
             return
         self.edits.append((path, value))
-        _set(self.result, path, value)
+        toml_file.put(self.result, path, value)
 
     def _value(self, path: Path, before: object, configured: object, current: object) -> object:
         if _is_runtime(path) and before is ABSENT and current is not ABSENT:
@@ -185,19 +171,6 @@ def differences(
 
 def _is_runtime(path: Path) -> bool:
     return path[-2:-1] == (RUNTIMES,)
-
-
-def _set(document: Table, path: Path, value: object) -> None:
-    parent = document
-    for name in path[:-1]:
-        inner = parent.setdefault(name, {})
-        if not isinstance(inner, dict):
-            raise EngineConfigError(f"{'.'.join(path)} cannot be put back: {name} is no table")
-        parent = inner
-    if value is ABSENT:
-        parent.pop(path[-1], None)
-    else:
-        parent[path[-1]] = copy.deepcopy(value)
 
 
 def _edited(

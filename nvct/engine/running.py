@@ -65,8 +65,11 @@ def wait(find_problem: Callable[[], str], timeout_s: float = TIMEOUT_S) -> str:
     return problem
 
 
-def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> str:
-    """Return what is wrong with an engine that has to list some runtimes; "" if nothing is."""
+def find_problem(engine: str, path: str, names: Collection[str], run: Run, address: str) -> str:
+    """Return what is wrong with an engine that has to list some runtimes; "" if nothing is.
+
+    `address` is the socket as `run`'s programs know it, "" if that is unknown.
+    """
     try:
         if engine == "docker":
             missing = sorted(set(names) - runtimes(path))
@@ -74,7 +77,7 @@ def find_problem(engine: str, path: str, names: Collection[str], run: Run) -> st
         if engine == "crio":
             status, _ = ask(path, "/info")
             return "" if status == 200 else f"{path} answers {status}"
-        return _containerd_problem(path, run)
+        return _containerd_problem(path, run, address)
     except OSError as error:
         return f"{path}: {error.strerror or error}"
 
@@ -126,14 +129,16 @@ def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kin
     return value
 
 
-def _containerd_problem(path: str, run: Run) -> str:
+def _containerd_problem(path: str, run: Run, address: str) -> str:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(ANSWER_TIMEOUT_S)
         connection.connect(path)
     finally:
         connection.close()
-    completed = run(["ctr", f"--address={path}", "plugins", "ls"], ANSWER_TIMEOUT_S)
+    if not address:
+        return ""  # it listens, and ctr cannot be told where
+    completed = run(["ctr", f"--address={address}", "plugins", "ls"], ANSWER_TIMEOUT_S)
     if completed.status == command.NOT_FOUND:
         return ""  # it listens; without ctr nothing more can be known
     return completed.reason if completed.status else failed_plugin(completed.out)

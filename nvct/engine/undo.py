@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.config.tables import ABSENT, KeyEdit, Path, Table, find, subtable
+from nvct.config.tables import ABSENT, KeyEdit, Path, Table, find, has_values, subtable
 from nvct.engine import restore, writing
 from nvct.engine.journal import NOTHING, Entry, Record
 from nvct.engine.model import Change, EditedFiles, EngineOptions, FileEdit, Files, Handler, State
@@ -26,24 +26,26 @@ RESTARTED = ("containerd", "crio")
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
     """Return edits that restore the keys from before a record; EngineConfigError if that fails."""
-    options = replace(record.options, dump="")
+    options, syntax = replace(record.options, dump=""), module.SYNTAX
     names = {handler.name for handler in options.handlers}
     current = {entry.path: files.read(entry.path) for entry in reversed(record.entries)}
     entries = {entry.path: entry for entry in record.entries}
-    preview = {
-        path: restore.restored(entries[path], data, module.SYNTAX, names)
-        for path, data in current.items()
-    }
-    remaining = _remaining_files(options, preview, module, files)
+    remaining = []  # the files that hold settings afterwards; the main file may import them
+    for path, data in current.items():
+        after, _ = restore.restored(entries[path], data, syntax, names)
+        if after is not None and has_values(syntax.parse(after, path)):
+            remaining.append(path)
+    others = [path for path in module.state(options, files).files if path not in current]
+    remaining = [path for path in (*remaining, *others) if path != options.config]
     edits, notes = [], []
     for path, data in current.items():
         entry = entries[path]
         if entry.before.content is None and path in remaining:
             entry = _with_copied_tables(entry, record, module)
-        result = restore.restored(entry, data, module.SYNTAX, names, remaining)
-        notes += result.notes
-        if data != result.data:
-            edits.append(FileEdit(path=path, before=data, after=result.data))
+        after, file_notes = restore.restored(entry, data, syntax, names, remaining)
+        notes += file_notes
+        if data != after:
+            edits.append(FileEdit(path=path, before=data, after=after))
     change = Change(edits=tuple(edits), restart=record.restart, notes=tuple(notes))
     originals = {path: entry.before.content for path, entry in entries.items()}
     return _with_defaults(change, options, module, files, originals)
@@ -114,10 +116,10 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
             entries[entry.path] = replace(first, after=entry.after, folders=folders)
         else:
             # Others changed it since: undo is to restore their file without our part.
-            restored = restore.restored(
+            restored, _ = restore.restored(
                 first, entry.before.content, module.SYNTAX, names, (entry.path,)
             )
-            before = entry.before.with_content(restored.data)
+            before = entry.before.with_content(restored)
             entries[entry.path] = replace(entry, before=before)
     changed = tuple(e for e in entries.values() if not e.before.is_like(e.after))
     restart = new.restart or (old is not None and old.restart)
@@ -170,23 +172,6 @@ def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
     ]
     copied = syntax.edit(data, keys, entry.path)
     return replace(entry, before=entry.after.with_content(copied))
-
-
-def _remaining_files(
-    options: EngineOptions,
-    restored_files: Mapping[str, restore.Restored],
-    module: Module,
-    files: Files,
-) -> tuple[str, ...]:
-    """Return the files that hold settings after undo, without the main file."""
-    present = module.state(options, files).files
-    remaining = [path for path in present if path not in restored_files]
-    remaining += [
-        path
-        for path, file in restored_files.items()
-        if file.data is not None and file.has_settings
-    ]
-    return tuple(path for path in remaining if path != options.config)
 
 
 # The default

@@ -99,7 +99,7 @@ def test_a_policy_allows_the_whole_request_or_nothing(  # noqa: PLR0917  all dra
     origin = Origin(Bundle("x", json.dumps(document)), Plans(3))
     config = Config(accept_volume_mounts=True)
     without = outcome(env, mounts, annotations, bounding, config)
-    config = config.replaced(policy=parse(table, "/c"))
+    config = config.replaced(policy=parse(table, "/c")[0])
 
     result = outcome(env, mounts, annotations, bounding, config, origin=origin if knows else None)
 

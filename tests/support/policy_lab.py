@@ -105,7 +105,7 @@ def refusal(lab: Lab, *rules: dict[str, object]) -> NvctError:
 
 def decision(lab: Lab, *rules: dict[str, object], default: str, **values: object) -> Decision:
     host = HOSTS.setdefault(lab, Compiled(lab))
-    policy = parse({"default": default, "rules": list(rules)}, "/c")
+    policy, _ = parse({"default": default, "rules": list(rules)}, "/c")
     config = load(str(lab.config_toml)).replaced(**values, policy=policy)
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     return decide(bundle, config, host)

@@ -80,7 +80,6 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
     Example: nvct runtime plan --runtime=docker --cdi.enabled
     """
     invocation = runtime_options.invocation_of(values, all_variants=True)
-    runtime_options.warn(invocation)
     if invocation.options is None:
         _write_hook(invocation, dry_run=True)
         return
@@ -94,7 +93,6 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
 
 def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:
     """Configure the engine; an empty reload mode only writes its files."""
-    runtime_options.warn(invocation)
     if invocation.options is None:
         _write_hook(invocation, dry_run=values["dry_run"])
     elif values["dry_run"]:
@@ -215,7 +213,7 @@ def undo(
 
 
 def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
-    detected = runtime_engine.reader(options)
+    detected = runtime_engine.of_file(runtime_engine.engines(), options)
     transaction = runtime_engine.transaction(
         options, detected, journal, reload_mode=reload_mode, removing=True
     )

@@ -45,17 +45,12 @@ def engines() -> list[Engine]:
     return detect.engines(Files(), proc=PROC, uid=os.geteuid(), environ=os.environ)
 
 
-def selected(engine: str, config: str | None) -> Engine | None:
-    """Return the engine of this host that a command line selects, None if there is none.
+def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
+    """Return the engine that a command line selects among those of this host, None without one.
 
     UsageError if several engines of this kind run, and there is no --config; EngineError, after
     advice is printed, if the engine's files must not be edited.
     """
-    return choose(engines(), engine, None if config is None else os.path.abspath(config))
-
-
-def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
-    """Return the engine that a command line selects among those of this host; see `selected`."""
     every = [
         each
         for each in host_engines  # the paths of an engine in a container are not the host's
@@ -63,7 +58,8 @@ def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> E
     ]
     every.sort(key=lambda each: each.foreign)  # a foreign engine is only reported, never edited
     if config is not None:
-        matching = [each for each in every if config in (each.config, each.edit)]
+        path = os.path.abspath(config)
+        matching = [each for each in every if path in (each.config, each.edit)]
         return _allowed(matching[0]) if matching else None
     editable = [each for each in every if not each.leave]
     running = [each for each in editable if each.pid]
@@ -88,7 +84,9 @@ def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> Engine
 def of_version(options: EngineOptions, detected: Engine) -> EngineOptions:
     """Return the options with the version and arguments of a detected engine."""
     version = detected.numbers or options.engine_version
-    return replace(options, engine_version=version, arguments=_arguments(detected))
+    process = processes.inspect(detected.pid, PROC) if detected.pid else None
+    arguments = process.args[1:] if process else ()
+    return replace(options, engine_version=version, arguments=arguments)
 
 
 def recorded(
@@ -130,13 +128,8 @@ def recorded(
     return recorded_options
 
 
-def reader(options: EngineOptions) -> Engine | None:
-    """Return the engine of this host that reads these files, None if there is none."""
-    return of_file(engines(), options)
-
-
 def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | None:
-    """Return the engine among these that reads the files of the options; see `reader`.
+    """Return the engine among these that reads the files of the options, None if there is none.
 
     Never an engine of another user or file system, as its program and socket would be used.
     """
@@ -182,18 +175,8 @@ def _control(
             detected=detected,
             mode=reload_mode,
             find_process=lambda pid: processes.inspect(pid, PROC),
-            find_engine=lambda: _running(options),
+            find_engine=lambda: of_file(engines(), options),
         ),
         socket=detected.socket if detected else "",
         removing=removing,
     )
-
-
-def _running(options: EngineOptions) -> Engine | None:
-    detected = reader(options)
-    return detected if detected and detected.pid else None
-
-
-def _arguments(detected: Engine) -> tuple[str, ...]:
-    process = processes.inspect(detected.pid, PROC) if detected.pid else None
-    return process.args[1:] if process else ()

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -48,8 +48,6 @@ class Invocation:
     engine: Engine | None = None
     hook: str = ""
     hook_file: str = ""
-    warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
 nvct_options = all_of(
@@ -92,13 +90,13 @@ configure_options = all_of(
 def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocation:
     """Return the meaning of the command line's options, by the rules of nvidia-ctk.
 
-    UsageError if an option or combination is not valid.
+    Warnings and notes are printed. UsageError if an option or combination is not valid.
     """
     warnings: list[str] = []
     name, mode = values["engine"], values["mode"]
     if MODES.get(mode) == "hook":
-        warnings.append(f'the "{mode}" config-mode is deprecated')
-        return Invocation(hook=values["hook"], hook_file=values["hook_file"], warnings=warnings)
+        say(f'warning: the "{mode}" config-mode is deprecated')
+        return Invocation(hook=values["hook"], hook_file=values["hook_file"])
     if mode not in MODES:
         warnings.append(f'ignoring unsupported config-mode for {name}: "{mode}"')
     options = _engine_options(values, warnings, all_variants=all_variants)
@@ -107,18 +105,22 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
         options = _with_nvct_options(options, values)
         handlers = _runnable(options.handlers, warnings, notes)
         options = replace(options, handlers=handlers)
-        detected = runtime_engine.selected(name, values["config"])
+        detected = runtime_engine.choose(runtime_engine.engines(), name, values["config"])
         has_drop_in = values["drop_in"] != SUITS_ENGINE
         if detected:
             options = runtime_engine.fitted(options, detected, drop_in=has_drop_in)
     else:
-        detected = runtime_engine.reader(options)
+        detected = runtime_engine.of_file(runtime_engine.engines(), options)
         options = runtime_engine.of_version(options, detected) if detected else options
     warnings.extend(detected.advice if detected else ())
     program = options.executable or modules.PROGRAM[name]
     if all_variants and not (detected or values["config"] or shutil.which(program)):
         notes.append(f"{name} is not seen here: {program} is not on PATH, and does not run")
-    return Invocation(options=options, engine=detected, warnings=warnings, notes=notes)
+    for text in warnings:
+        say(f"warning: {text}")
+    for text in notes:
+        say(f"note: {text}")
+    return Invocation(options=options, engine=detected)
 
 
 def _engine_options(
@@ -271,11 +273,3 @@ def state_dir(option: str | None, name: str = "engines") -> str:
         return f"{os.path.dirname(STATE_DIR)}/{name}"
     home = os.environ.get("XDG_STATE_HOME", "")
     return f"{home or os.path.expanduser('~/.local/state')}/nvct/{name}"
-
-
-def warn(invocation: Invocation) -> None:
-    """Print the warnings and notes of a command line."""
-    for warning in invocation.warnings:
-        say(f"warning: {warning}")
-    for note in invocation.notes:
-        say(f"note: {note}")

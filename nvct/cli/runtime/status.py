@@ -30,6 +30,7 @@ FORMAT = format_option("table")
 NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
 ANSWERS = {True: "on", False: "off", None: "as its version has it"}
 VERDICTS = {"ok": "no", "unknown": "unknown", "note": "no", "warning": "yes", "error": "yes"}
+NAMES = {"handlers": "runtimes", "spec_dirs": "specDirs"}  # of a State, in JSON
 HOLDS = {"yes": True, "no": False, "unknown": None}
 
 
@@ -151,19 +152,10 @@ def _engine(engine: Engine) -> dict[str, Any]:
 
 def document(engine_status: Status) -> dict[str, Any]:
     """Return the status of an engine as a JSON document."""
-    state = None
-    if engine_status.state:
-        state = {
-            "files": engine_status.state.files,
-            "version": engine_status.state.version,
-            "runtimes": dict(engine_status.state.handlers),
-            "default": engine_status.state.default,
-            "cdi": engine_status.state.cdi,
-            "specDirs": engine_status.state.spec_dirs,
-        }
+    state = asdict(engine_status.state) if engine_status.state else {}
     return {
         **_engine(engine_status.engine),
-        "state": state,
+        "state": {NAMES.get(name, name): value for name, value in state.items()} or None,
         "problem": engine_status.problem,
         "nvidia": engine_status.registered,
         "nvidiaIsDefault": engine_status.is_default,

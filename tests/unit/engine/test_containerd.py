@@ -173,9 +173,9 @@ runtime_type = "io.containerd.runtime.v1.linux"
         after=file.with_content(configured.encode()),
     )
 
-    result = restore.restored(entry, current.encode(), containerd.SYNTAX, {"nvidia"})
+    restored, _ = restore.restored(entry, current.encode(), containerd.SYNTAX, {"nvidia"})
 
-    remaining = result.data or b""
+    remaining = restored or b""
 
     assert cri.systemd_cgroup(former) == (not empty)
     legacy = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "default_runtime")

@@ -80,17 +80,17 @@ def path(tmp_path: Path) -> Iterator[Path]:
 )
 def test_a_malformed_answer_is_reported(path: Path, reply: bytes, message: str) -> None:
     with serving(path, reply) as name:
-        assert message in running.find_problem("docker", name, ["nvidia"], never)
+        assert message in running.find_problem("docker", name, ["nvidia"], never, "")
 
 
 def test_an_unanswered_socket_is_reported(path: Path) -> None:
-    assert "No such file" in running.find_problem("docker", str(path), [], never)
+    assert "No such file" in running.find_problem("docker", str(path), [], never, "")
 
 
 def test_crio_is_well_when_it_answers(path: Path) -> None:
     with serving(path, answer("{}"), answer("", 503)) as name:
-        assert running.find_problem("crio", name, ["nvidia"], never) == ""
-        assert running.find_problem("crio", name, ["nvidia"], never) == f"{name} answers 503"
+        assert running.find_problem("crio", name, ["nvidia"], never, "") == ""
+        assert running.find_problem("crio", name, ["nvidia"], never, "") == f"{name} answers 503"
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,13 @@ def test_containerd_is_asked_by_ctr(path: Path) -> None:
         assert argv == ["ctr", f"--address={path}", "plugins", "ls"]
         return Completed(status=0, out=PLUGINS.format(cri="io.containerd.grpc.v1 cri - error"))
 
-    with serving(path, b"", b"", b"") as name:
-        assert "cri fails to load" in running.find_problem("containerd", name, [], run)
-        assert running.find_problem("containerd", name, [], lambda *_: Completed(status=127)) == ""
-        refused = Completed(status=1, err="ctr: refused\n")
-        assert running.find_problem("containerd", name, [], lambda *_: refused) == "ctr: refused"
+    with serving(path, b"", b"", b"", b"") as name:
+        assert "cri fails to load" in running.find_problem("containerd", name, [], run, name)
+        absent, refused = Completed(status=127), Completed(status=1, err="ctr: refused\n")
+        for completed, problem in ((absent, ""), (refused, "ctr: refused")):
+            found = running.find_problem("containerd", name, [], lambda *_, c=completed: c, name)
+            assert found == problem
+        assert running.find_problem("containerd", name, [], never, "") == ""  # its path is unknown
 
 
 def test_a_reload_is_seen_by_its_event(path: Path) -> None:

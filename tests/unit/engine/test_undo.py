@@ -529,8 +529,8 @@ def test_an_additional_runtime_is_removed_unless_others_added_one() -> None:
     entry = Entry(path="/x", before=file.with_content(before), after=file.with_content(configured))
 
     for current, is_removed in ((configured, True), (foreign, False)):
-        restored = restore.restored(entry, current, syntax, {"nvidia"})
-        assert (b"former-default" not in (restored.data or b"")) is is_removed
+        restored, _ = restore.restored(entry, current, syntax, {"nvidia"})
+        assert (b"former-default" not in (restored or b"")) is is_removed
 
 
 def test_a_default_of_another_kind_that_others_wrote_stays() -> None:
@@ -547,6 +547,6 @@ def test_a_default_of_another_kind_that_others_wrote_stays() -> None:
     )
     syntax = modules.of("containerd").SYNTAX
 
-    restored = restore.restored(entry, current.encode(), syntax, {"nvidia"})
+    restored, _ = restore.restored(entry, current.encode(), syntax, {"nvidia"})
 
-    assert (restored.data or b"").decode() == before.replace('"runc"', '["a"]')
+    assert (restored or b"").decode() == before.replace('"runc"', '["a"]')

@@ -18,9 +18,7 @@ def host(tmp_path: Path) -> FakeHost:
 
 
 def _args(host: FakeHost) -> tuple[str, ...]:
-    unit = processes.unit_of("docker.service", host.files)
-    assert unit is not None
-    return unit.args
+    return processes.of_unit("docker", host.files).args
 
 
 def test_an_emptied_command_is_replaced_by_the_drop_ins(host: FakeHost) -> None:
@@ -37,8 +35,7 @@ def test_the_admins_unit_hides_the_packages(host: FakeHost) -> None:
     )
     host.file("/usr/lib/systemd/system/docker.service.d/x.conf", "[Service]\nEnvironment=A=1\n")
     host.file("/etc/systemd/system/docker.service.d/x.conf", "[Service]\nEnvironment=A=2\n")
-    unit = processes.unit_of("docker.service", host.files)
-    assert unit is not None
+    unit = processes.of_unit("docker", host.files)
     assert unit.args == ("/usr/bin/dockerd", "admin")
     assert unit.env == {"A": "2"}
 
@@ -64,11 +61,11 @@ def test_variables_are_filled_in_as_systemd_does(host: FakeHost) -> None:
     )  # fmt: skip
 
 
-def test_a_masked_or_missing_unit_is_none(host: FakeHost) -> None:
-    assert processes.unit_of("docker.service", host.files) is None
+def test_a_masked_or_missing_unit_starts_nothing(host: FakeHost) -> None:
+    assert processes.of_unit("docker", host.files) == processes.Process(engine="docker")
     host.file(LIB, "[Service]\nExecStart=/usr/bin/dockerd\n").folder("/etc/systemd/system")
     (host.root / "etc/systemd/system/docker.service").symlink_to("/dev/null")
-    assert processes.unit_of("docker.service", host.files) is None
+    assert processes.of_unit("docker", host.files) == processes.Process(engine="docker")
 
 
 def test_unclosed_quotes_are_taken_literally(host: FakeHost) -> None:
