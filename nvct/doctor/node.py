@@ -144,7 +144,7 @@ class Node:
     @cached_property
     def decisions(self) -> decisions.Log:
         """What runtime, hooks and agent have decided about containers."""
-        return decisions.look(decisions.folders(self.env), decisions.Filter())
+        return decisions.look(decisions.folders(self.env))
 
     @cached_property
     def report(self) -> Report:
