@@ -221,4 +221,3 @@ def _is_log(text: str) -> bool:
     except (ValueError, RecursionError):
         return True
     return '"ociVersion"' not in text and bool(messages.explained(text))
-

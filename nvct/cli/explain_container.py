@@ -10,9 +10,8 @@ from typing import Any
 from nvct.cli import log, screen
 from nvct.cli.context import say, settings_in_force
 from nvct.cli.options import need_host, say_if_inside, show
-from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
-from nvct.doctor import one_container
+from nvct.doctor import gpu_users, one_container
 from nvct.doctor.model import count, date
 from nvct.doctor.node import Node
 from nvct.errors import NvctError, printable, shortened
@@ -39,7 +38,7 @@ def explain_existing(word: str, form: str) -> None:
     uses, problem = [], ""
     found = one_container.find(node, word)
     try:
-        uses = uses_of_host(node.roots) if any(one.pid for one in found) else []
+        uses = gpu_users.of_host(node.roots) if any(one.pid for one in found) else []
     except NvctError as error:
         problem = f"cannot be seen: {error.message}"
     for warning in node.decisions.problems:

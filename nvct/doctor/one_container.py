@@ -91,7 +91,7 @@ def _ended(node: Node, word: str) -> list[Found]:
 
 
 def ids(node: Node, word: str) -> tuple[str, ...]:
-    """Return the ids of the containers that a word means; by name, of those that do not run too."""
+    """Return the ids of the containers that a word means; by name, also those of others."""
     try:
         found = [one.id for one in find(node, word)]
     except UsageError:

@@ -9,7 +9,8 @@ still has. What none of them tells is named as unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from nvct.config.model import Config
@@ -55,7 +56,7 @@ def reconstructed(
 ) -> dict[str, object]:
     """Return how a container was created, as JSON data."""
     record = _record(evidence.records)
-    unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
+    unknown = [] if record else [*_without_record(evidence)]
     if record.get("asked", "").endswith(CUT):
         unknown.append("the whole request: a record keeps the start of a long one")
     leftover, uncertain = _left_out(record, settings, env)
@@ -186,11 +187,8 @@ def _left_out(
 
 
 def _plans(env: Mapping[str, str]) -> list[model.Plan]:
-    store = Store(run_dir(env))
-    try:
+    with closing(Store(run_dir(env))) as store:
         found = [store.read_json(name) for name in PLANS]
-    finally:
-        store.close()
     return [plan for plan in found if plan is not None and "devices" in plan]  # type: ignore[misc]
 
 
@@ -204,14 +202,15 @@ def _names(record: Mapping[str, str], settings: Config) -> list[str]:
     ]
 
 
-def _without_request(evidence: Evidence) -> list[str]:
-    if not evidence.is_served or evidence.creation.env is not None:
-        return []
-    return [f"what it asked for: in its config.json {INJECTED} has taken the place of the request"]
+def _without_record(evidence: Evidence) -> Iterator[str]:
+    """Yield what is unknown of a request without a record; why there is none, if that is known."""
+    if evidence.is_served and evidence.creation.env is None:
+        text = f"in its config.json {INJECTED} has taken the place of the request"
+        yield f"what it asked for: {text}"
+    yield _why_no_record(evidence)
 
 
-def _without_record(evidence: Evidence) -> str:
-    """Return why there is no record of a container's request, as far as that can be told."""
+def _why_no_record(evidence: Evidence) -> str:
     unreadable = [one.folder for one in evidence.log.rings if not one.is_readable]
     if unreadable:
         return f"what was decided: the records in {' and '.join(unreadable)} cannot be read"
