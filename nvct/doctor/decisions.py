@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,7 +21,7 @@ from nvct.linux.files import read_all
 from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR, RUN_DIR_ENV
 
 Record: TypeAlias = dict[str, str]
-Signature: TypeAlias = tuple[tuple[int, ...], ...]
+Signature: TypeAlias = dict[str, tuple[int, ...]]
 
 READ_LIMIT = 4 << 20
 OF_NRI, OF_HOST = "nvct-nri", ("nvct", "nvidia")
@@ -72,16 +73,12 @@ def read_ring(folder: str) -> Ring:
 
 def signature(folders: Sequence[str]) -> Signature:
     """Return what changes whenever a file of the folders does."""
-    found: list[tuple[int, ...]] = []
-    for folder in folders:
-        for name in (OLD, NAME):
-            try:
-                status = os.stat(f"{folder}/{name}", follow_symlinks=False)
-            except OSError as error:
-                found.append((error.errno or 0,))
-            else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_uid))
-    return tuple(found)
+    found: Signature = {}
+    for path in (f"{folder}/{name}" for folder in folders for name in (OLD, NAME)):
+        with suppress(OSError):
+            status = os.lstat(path)
+            found[path] = status.st_ino, status.st_size, status.st_mtime_ns, status.st_uid
+    return found
 
 
 def _unreadable(ring: Ring, why: str) -> Ring:
@@ -142,12 +139,6 @@ def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
         ring.problems.append(f"{path}: {count(len(damaged), 'damaged record')}, {where}")
 
 
-def _is_of(folder: str, program: str) -> bool:
-    if folder == AGENT_DIR:
-        return not program.startswith(OF_HOST)
-    return folder != NRI_DIR or program == OF_NRI
-
-
 def _parse(line: bytes, folder: str) -> Record | None:
     if len(line) > RECORD:
         return None
@@ -157,9 +148,11 @@ def _parse(line: bytes, folder: str) -> Record | None:
         texts = all(isinstance(v, str) and len(v) <= ASKED + 3 for v in record.values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    is_whole = is_date and texts and {"outcome", "program"} <= record.keys()
-    is_whole = is_whole and _is_of(folder, record["program"])
-    return record if is_whole and (record.get("bundle") or record.get("about")) else None
+    if not (is_date and texts and {"outcome", "program"} <= record.keys() and subject(record)):
+        return None
+    program = record["program"]
+    is_others = folder == AGENT_DIR and program.startswith(OF_HOST)
+    return None if is_others or (folder == NRI_DIR and program != OF_NRI) else record
 
 
 def _writing(folder: str) -> list[str]:

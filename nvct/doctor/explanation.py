@@ -52,18 +52,16 @@ class Clock:
     def __init__(self, step: str) -> None:
         # milliseconds by step, and how a plan was had; in the order of their ends
         self.steps: dict[tuple[str, str], float] = {}
-        self.begin(step)
-
-    def begin(self, step: str) -> None:
-        """Begin a step; what was before it does not count."""
         self._step, self._since = step, time.monotonic()
 
     def end(self, how: str = "", *, then: str = "") -> str:
-        """End the current step, begin the next one, and return the name of the one that ended."""
-        key = self._step, how
-        ms = (time.monotonic() - self._since) * 1000
-        self.steps[key] = self.steps.pop(key, 0.0) + ms
-        self.begin(then)
+        """End the current step, begin the next one, and return the name of the one that ended.
+
+        What is in no step, "", does not count.
+        """
+        key, now = (self._step, how), time.monotonic()
+        self.steps[key] = self.steps.pop(key, 0.0) + (now - self._since) * 1000
+        self._step, self._since = then, now
         return key[0]
 
     def to_dicts(self) -> list[dict[str, object]]:
@@ -71,6 +69,7 @@ class Clock:
         return [
             {"step": step, "how": how, "ms": round(ms, 3)}
             for (step, how), ms in self.steps.items()
+            if step
         ]
 
 
@@ -223,7 +222,7 @@ def _decide(
         reader.used.clear()  # drop the plans that the policy used
         clock.end(then="devices and files")
 
-    clock.begin("request and policy")
+    clock.end(then="request and policy")
     decision = decide(bundle, config, reader, folder=folder, trouble=trouble, accept=accept)
     clock.end(then="edits")
     request, error = decision.request, None

@@ -116,9 +116,10 @@ def users(
         if id_ not in known:
             held.append((dict(containers.labels(pid)), 0.0, tuple(_nodes(roots, pid, devices))))
     for labels, since, numbers in held:
-        for device in dict.fromkeys(devices[each] for each in numbers if each in devices):
-            if (device, tuple(sorted(labels.items()))) not in busy:
-                found.append(Use(device=device, labels=labels, since=since))
+        given = dict.fromkeys(devices[each] for each in numbers if each in devices)
+        who = tuple(sorted(labels.items()))
+        idle = (device for device in given if (device, who) not in busy)
+        found += [Use(device=device, labels=labels, since=since) for device in idle]
     return sorted(without_ways(found), key=operator.attrgetter("device", "pid"))
 
 

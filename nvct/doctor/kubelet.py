@@ -65,7 +65,7 @@ def check(node: Node) -> Part:
             text = f"{text}; or it is not seen: {hidden}"
             return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
         return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
-    found = _waiting(root)
+    found = [*_waiting(root)]
     said: list[str] = []
     if gpus:
         record = _record(f"{root}/{base}/{CHECKPOINT}", root)
@@ -177,22 +177,20 @@ def _is_privileged(proc: str, pid: int) -> bool:
     return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
-def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Finding]:
+def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> Iterator[Finding]:
     own = {name: ids for name, ids in resources.items() if name.startswith(PREFIX)}
     number = sum(len(ids) for ids in own.values())
     plugins = _plugins(folder)
-    if not number:
-        if any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins):
-            return []  # a DRA driver offers them
+    has_dra = any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins)
+    if not number and not has_dra:
         gone = [name for name, alive in plugins.items() if not alive]
         text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
         text += f"; nobody listens on {gone[0]}" if gone else ""
         text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
-        return [Finding(Reason.ResourceNotListed, "error", text)]
-    if number < gpus:
+        yield Finding(Reason.ResourceNotListed, "error", text)
+    elif 0 < number < gpus:
         text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
-        return [Finding(Reason.DeviceUnhealthy, "warning", text)]
-    return []
+        yield Finding(Reason.DeviceUnhealthy, "warning", text)
 
 
 def _plugins(folder: str) -> dict[str, bool]:
@@ -219,14 +217,13 @@ def _listens(path: str) -> bool:
         os.close(here)
 
 
-def _waiting(root: str) -> list[Finding]:
-    """Return a finding if pods wait in Init for a status file that is not there."""
+def _waiting(root: str) -> Iterator[Finding]:
+    """Yield a finding if pods wait in Init for a status file that is not there."""
     folder = f"{root}/{VALIDATIONS}"
     missing = [name for name in WAITED_FOR if not os.path.lexists(f"{folder}/{name}")]
-    if not missing or not os.path.isdir(folder):
-        return []
-    text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
-    return [Finding(Reason.PodsWaitInInit, "warning", text)]
+    if missing and os.path.isdir(folder):
+        text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
+        yield Finding(Reason.PodsWaitInInit, "warning", text)
 
 
 LIMITS = "sys/fs/inotify"

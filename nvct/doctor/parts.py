@@ -129,10 +129,9 @@ def specs(node: Node) -> Part:
     if not report.drift:
         return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")
-    line = (
-        f"{things}, {number} from the host; {specifications.advice(report.drift, 'nvct publish')}"
-    )
+    advice = specifications.advice(report.drift, "nvct publish")
     lines = [*specifications.lines(report.drift), *held]
+    line = f"{things}, {number} from the host; {advice}"
     return Part.of(line, *lines, findings=specifications.findings(report))
 
 
