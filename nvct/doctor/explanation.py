@@ -166,14 +166,14 @@ def explain(
     ):
         reader = Reader(config, kept, scratch, dict(env), clock)
         folder = None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
-        error = _decide(told, bundle, folder, reader, trouble)
-        if error is not None:
-            error.hint = messages.waiting(error.hint, released)
-        told["error"] = error and {
-            "line": line(program, error),
-            "message": error.message,
-            "hint": error.hint,
-            "code": error.code,
+        refused = _decide(told, bundle, folder, reader, trouble)
+        if refused is not None:
+            refused.hint = messages.waiting(refused.hint, released)
+        told["error"] = refused and {
+            "line": line(program, refused),
+            "message": refused.message,
+            "hint": refused.hint,
+            "code": refused.code,
         }
         notes = [*told["notes"], *reader.notes]
         told["notes"] = [messages.waiting(note, released) for note in notes]
