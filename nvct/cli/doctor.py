@@ -77,31 +77,28 @@ def doctor(
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
     if undo and (only or security or image or bundle or form != "text"):
         raise UsageError("--undo takes back all of the last --fix", hint="nvct doctor --undo")
-    node = node_of_host()
-    node.image = _unpacked(image)
+    folder = _unpacked(image)
+    node = node_of_host(folder)
     if undo:
         sys.exit(0 if _transaction(node, state_dir).undo(dry_run=dry_run) else 1)
     chosen = _chosen(only, security=security)
-    if image is not None and all(check.name != "image" for check in chosen):
+    if folder and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"
         )
     if fix and not dry_run:
         _transaction(node, state_dir).settle()
-    done = _look(chosen, node)
+    parts = _look(chosen, node)
     failed = False
     if fix:
-        parts = [part for _, part in done]
         changed, failed = _mend(node, parts, state_dir, dry_run=dry_run)
         if changed:
-            node = node_of_host()
-            node.image = image or ""
-            done = _look(chosen, node)
+            node = node_of_host(folder)
+            parts = _look(chosen, node)
     if bundle:
-        _save(bundle, node, done)
-    lines = text(done, is_root=os.geteuid() == 0, width=columns())
-    show(form, [_to_dict(check, part) for check, part in done], lines)
-    sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
+        _save(bundle, node, parts)
+    show(form, _documents(parts), text(parts, is_root=os.geteuid() == 0, width=columns()))
+    sys.exit(1 if failed or _count_wrong(parts) else 0)
 
 
 def _unpacked(image: str | None) -> str:
@@ -113,7 +110,7 @@ def _unpacked(image: str | None) -> str:
     return os.path.abspath(image)
 
 
-def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
+def _look(chosen: Sequence[Check], node: Node) -> list[Part]:
     """Run the checks; say what is waited for if that takes long, as it does where NVML hangs."""
     context = click.get_current_context()
 
@@ -125,7 +122,7 @@ def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
     waits.daemon = True
     waits.start()
     try:
-        return [(check, checks.result(check, node)) for check in chosen]
+        return [checks.result(check, node) for check in chosen]
     finally:
         waits.cancel()
 
@@ -140,8 +137,11 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
     return [check for check in found if not security or check.name in checks.SECURITY]
 
 
-def node_of_host() -> Node:
-    """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
+def node_of_host(image: str = "") -> Node:
+    """Return this host for the checks; a config.toml that cannot be read is for them to tell.
+
+    `image` is the folder of an unpacked image, "" for none.
+    """
     trouble = None
     agent, released = agent_and_release()
     try:
@@ -155,33 +155,34 @@ def node_of_host() -> Node:
         agent=agent,
         trouble=trouble,
         released=released,
+        image=image,
     )
 
 
-def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
+def _save(path: str, node: Node, parts: Sequence[Part]) -> None:
     """Write the archive of --bundle."""
     documents: dict[str, Any] = {
-        "doctor.json": [_to_dict(check, part) for check, part in done],
+        "doctor.json": _documents(parts),
         "engines.json": [document(status) for status in node.statuses],
         "agent.json": node.agent,
     }
-    found = (finding.reason for _, part in done for finding in part.findings)
+    found = (finding.reason for part in parts for finding in part.findings)
     bundle.save(path, node, documents, hangs=Reason.NvmlHung in found)
     say(f"wrote {path}: read it before you send it; `nvct sim replay` works on it")
 
 
-def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> Iterator[str]:
+def text(parts: Sequence[Part], *, is_root: bool, width: int) -> Iterator[str]:
     """Yield the lines: one for each check, more for what is wrong, and the sum."""
-    name_width = max((len(check.name) for check, _ in done), default=0)
-    for check, part in done:
+    name_width = max((len(part.name) for part in parts), default=0)
+    for part in parts:
         mark = _mark(part)
-        head = f"{mark:<5}{check.name:<{name_width}}  "
+        head = f"{mark:<5}{part.name:<{name_width}}  "
         yield from _shown(_lines(part), head, mark, at=0, width=width, hang=2)
-    wrong = sum(part.health == "attention" for _, part in done)
-    dim = sum(_mark(part) == UNSEEN for _, part in done)
+    dim = sum(_mark(part) == UNSEEN for part in parts)
     unseen = f", {dim} not seen in full" if dim else ""
+    wrong = _count_wrong(parts) or "none"
     yield ""
-    yield f"{count(len(done), 'check')}, {wrong or 'none'} with something to mend{unseen}"
+    yield f"{count(len(parts), 'check')}, {wrong} with something to mend{unseen}"
     if not is_root:
         yield "Only root sees everything: run it with sudo."
 
@@ -223,13 +224,16 @@ def _lines(part: Part) -> Iterator[str]:
             yield f"do: {remedy}"
 
 
-def _to_dict(check: Check, part: Part) -> dict[str, object]:
-    return {
-        **part.to_dict(),
-        "name": check.name,
-        "question": check.question,
-        "page": f"{PAGE}#{check.name}",
-    }
+def _documents(parts: Sequence[Part]) -> list[dict[str, object]]:
+    questions = {check.name: check.question for check in checks.CHECKS}
+    return [
+        {**part.to_dict(), "question": questions[part.name], "page": f"{PAGE}#{part.name}"}
+        for part in parts
+    ]
+
+
+def _count_wrong(parts: Sequence[Part]) -> int:
+    return sum(part.health == "attention" for part in parts)
 
 
 @click.command(cls=GoStyle)
@@ -246,11 +250,11 @@ def status(*, form: str) -> None:
     need_host("status")
     node = node_of_host()
     parts = [checks.result(check, node) for check in checks.named(checks.STATUS)]
-    show(form, [part.to_dict() for part in parts], status_text(parts, columns()))
-    sys.exit(1 if any(part.health == "attention" for part in parts) else 0)
+    show(form, [part.to_dict() for part in parts], _status_text(parts, columns()))
+    sys.exit(1 if _count_wrong(parts) else 0)
 
 
-def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
+def _status_text(parts: Sequence[Part], width: int) -> Iterator[str]:
     """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
     for part in parts:
         mark, name = MARKS[part.health], f"{part.name:<8} "

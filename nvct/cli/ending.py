@@ -25,7 +25,9 @@ def run(name: str, call: Callable[[], int | None]) -> NoReturn:
         sys.stdout.flush()
     except NvctError as error:
         _say(line(name, error))
-        status = _status(name, error.exit_status)
+        # In the incumbent, a usage error has the status of all errors.
+        is_usage = error.exit_status == UsageError.exit_status
+        status = 1 if is_usage and name == INCUMBENT else error.exit_status
     except KeyboardInterrupt:
         _say(f"\n{name}: stopped")
         status = STOPPED
@@ -67,8 +69,3 @@ def _bug(name: str, error: Exception) -> None:
 def _say(text: str) -> None:
     if sys.stderr is not None:
         sys.stderr.write(f"{text}\n")
-
-
-def _status(name: str, status: int) -> int:
-    """Return the exit status; in the incumbent, a usage error has the status of all errors."""
-    return 1 if name == INCUMBENT and status == UsageError.exit_status else status

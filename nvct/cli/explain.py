@@ -90,34 +90,28 @@ def explain(
     data = sys.stdin.buffer.read(LIMIT) if config_json == "-" else b""
     standard_input = data.decode("utf-8", "surrogateescape")
     kind = "pod" if namespace else _kind(config_json, standard_input)
-    if config_json and kind == "message":
-        _explain_message(standard_input or config_json, form)
-        return
-    if config_json and kind == "reason":
-        _explain_reason(config_json, form)
-        return
-    if config_json and kind == "pod":
-        owner, _, name = config_json.rpartition("/")
-        explain_pod(namespace or owner, name, kubeconfig, form)
-        return
-    if config_json and kind == "container":
-        try:
-            explain_container.explain_existing(config_json, form)
-        except UsageError as error:
-            error.hint = _similar(config_json) or error.hint
-            raise
+    if config_json and kind != "bundle":
+        if kind == "message":
+            _explain_message(standard_input or config_json, form)
+        elif kind == "reason":
+            _explain_reason(config_json, form)
+        elif kind == "pod":
+            owner, _, name = config_json.rpartition("/")
+            explain_pod(namespace or owner, name, kubeconfig, form)
+        else:
+            _explain_container(config_json, form)
         return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
     if words:
-        for one in env:
-            if "=" not in one:
-                raise UsageError(f"--env {one!r} is no NAME=VALUE")
-        found = explanation.of_words(
-            list(env), _pairs(annotations), list(mounts), privileged=privileged
-        )
+        _need_values("--env", "NAME=VALUE", env)
+        _need_values("--annotation", "KEY=VALUE", annotations)
+        asked = dict(one.split("=", 1) for one in annotations)
+        found = explanation.of_words(list(env), asked, list(mounts), privileged=privileged)
+    elif config_json == "-":
+        found = Bundle("standard input", standard_input)
     else:
-        found = _read(config_json, bundle, standard_input)
+        found = bundles.load(config_json or bundles.config_path(bundle or ""))
     surroundings = without_choice(dict(os.environ))
     named = click.get_current_context().meta.get("nvct.config")
     if named:
@@ -129,45 +123,39 @@ def explain(
         sys.exit(1)
 
 
+def _explain_container(word: str, form: str) -> None:
+    try:
+        explain_container.explain_existing(word, form)
+    except UsageError as error:
+        error.hint = _similar(word) or error.hint
+        raise
+
+
 def _explain_message(text: str, form: str) -> None:
     """Print the cause of each known message in a text, and what to do."""
     found = messages.explained(text)
-    is_clear = any(not one.message.is_general for one in found)
-    own = None if is_clear else messages.message_of(text)
-    found = [messages.Found(own, 1, 1)] if own else found
+    if all(one.message.is_general for one in found) and (own := messages.message_of(text)):
+        found = [Found(own, 1, 1)]
     if not found:
         raise UsageError(
             "this is no known message about GPUs", hint="`sudo nvct doctor` looks at the host"
         )
     texts = (_message_text(one, is_log="\n" in text.strip()) for one in found)
-    shown = {"messages": [_message_to_dict(one) for one in found]}
+    shown = {"messages": [one.to_dict() for one in found]}
     show(form, shown, map(printable, "\n\n".join(texts).split("\n")))
 
 
 def _explain_reason(name: str, form: str) -> None:
     reason = Reason[name]
-    told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
     paragraphs = (
         ("", f"{name}: {reason.question} The answer is no."),
         ("  looks at: ", reason.evidence),
         ("  do: ", reason.remedy),
     )
+    told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
+    told["remedy"] = reason.remedy
     width = screen.columns()
-    lines = (line for one in paragraphs for line in screen.wrapped(*one, width))
-    show(form, {**told, "remedy": reason.remedy}, lines)
-
-
-def _message_to_dict(found: Found) -> dict[str, object]:
-    message = found.message
-    return {
-        "message": message.name,
-        "source": message.source,
-        "cause": message.cause,
-        "remedy": message.remedy,
-        "reason": message.reason.name if message.reason else "",
-        "line": found.line,
-        "times": found.times,
-    }
+    show(form, told, (line for one in paragraphs for line in screen.wrapped(*one, width)))
 
 
 def _message_text(found: Found, *, is_log: bool) -> str:
@@ -194,11 +182,10 @@ def _refuse_mixture(
         )
 
 
-def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:
-    for one in annotations:
+def _need_values(option: str, metavar: str, words: tuple[str, ...]) -> None:
+    for one in words:
         if "=" not in one:
-            raise UsageError(f"--annotation {one!r} is no KEY=VALUE")
-    return {one.partition("=")[0]: one.partition("=")[2] for one in annotations}
+            raise UsageError(f"{option} {one!r} is no {metavar}")
 
 
 def _kind(word: str | None, standard_input: str) -> str:
@@ -234,10 +221,3 @@ def _is_log(text: str) -> bool:
     except (ValueError, RecursionError):
         return True
     return '"ociVersion"' not in text and bool(messages.explained(text))
-
-
-def _read(config_json: str | None, bundle: str | None, standard_input: str) -> Bundle:
-    """Read a bundle's config.json."""
-    if config_json == "-":
-        return bundles.Bundle("standard input", standard_input)
-    return bundles.load(config_json or bundles.config_path(bundle or ""))

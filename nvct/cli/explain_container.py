@@ -10,12 +10,11 @@ from typing import Any
 from nvct.cli import log, screen
 from nvct.cli.context import say, settings_in_force
 from nvct.cli.options import need_host, say_if_inside, show
-from nvct.cli.ps import uses_of_host
 from nvct.cli.screen import wrapped
-from nvct.doctor import one_container
+from nvct.doctor import gpu_users, one_container
 from nvct.doctor.model import count, date
 from nvct.doctor.node import Node
-from nvct.errors import NvctError, UsageError, printable, shortened
+from nvct.errors import NvctError, printable, shortened
 
 LONGEST = 1000  # Characters of a text that others chose
 HEADLINES = {
@@ -23,6 +22,10 @@ HEADLINES = {
     "untouched": "The container would start as it is, without a GPU.",
     "refused": "The create would fail.",
 }
+COUNTED = {
+    "nodes": "device node", "mounts": "mount", "env": "variable", "hooks": "hook", "gids": "group",
+}  # fmt: skip
+"""What is injected, by its key in the document."""
 
 
 def explain_existing(word: str, form: str) -> None:
@@ -33,17 +36,11 @@ def explain_existing(word: str, form: str) -> None:
     need_host("explain")
     node = Node(settings=settings_in_force(), env=os.environ)
     uses, problem = [], ""
+    found = one_container.find(node, word)
     try:
-        found = one_container.find(node, word)
-    except UsageError:
-        found = one_container.ended(node, word)
-        if not found:
-            raise
-    else:
-        try:
-            uses = uses_of_host(node.roots)
-        except NvctError as error:
-            problem = f"cannot be seen: {error.message}"
+        uses = gpu_users.of_host(node.roots) if any(one.pid for one in found) else []
+    except NvctError as error:
+        problem = f"cannot be seen: {error.message}"
     for warning in node.decisions.problems:
         say(f"warning: {warning}")
     told = [{**one_container.told(one, uses, node), "problem": problem} for one in found]
@@ -98,12 +95,8 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "asked", f"{asked['text']}  ({by})"
     if creation["privileged"]:
         yield "asked", "it has CAP_SYS_ADMIN"
-    for rule in creation["policy"]:
-        yield "policy", rule
-    for text in creation["resolved"]:
-        yield "resolved", text
-    for text in creation["went in"]:
-        yield "went in", text
+    for name in ("policy", "resolved", "went in"):
+        yield from ((name, text) for text in creation[name])
     for part in creation["left out"]:
         yield "left out", left_out(part)
     if creation["took"]:
@@ -115,22 +108,30 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
     """Return the lines about a request."""
-    rows = [("", HEADLINES[told["outcome"]])]
-    if told["error"]:
-        rows.append(("error", told["error"]["line"]))
-    rows += _config_rows(told["config"])
-    rows += [("asked", one) for one in told["asked"]] or [("asked", "nothing")]
-    if told["privileged"]:
-        rows.append(("asked", "it has CAP_SYS_ADMIN"))
-    for step in told["policy"]:
-        verdict = "decides" if step["holds"] else "does not hold"
-        rows.append(("policy", f"{step['rule']!r} ({step['then']}) {verdict}: {step['why']}"))
-    if told["request"]:
-        rows += _request_rows(told)
-    rows += [("note", one) for one in told["notes"]]
-    rows += _injected_rows(told.get("inject", {}), everything=everything)
+    rows = [*_rows(told), *_injected_rows(told.get("inject", {}), everything=everything)]
     rows += [("took", one) for one in _times(told)]
     return "\n".join(_named(rows, "{:<13}", width))
+
+
+def _rows(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what is asked for, and what is decided, each line with what it is about."""
+    yield "", HEADLINES[told["outcome"]]
+    if told["error"]:
+        yield "error", told["error"]["line"]
+    config = told["config"]
+    where = config["path"] if config["read"] else f"defaults: {config['path']} is not in force"
+    rules = f"; {config['rules']} policy rules" if config["rules"] else ""
+    yield "config", f"{where}; mode {config['mode']}; layout {config['layout']}{rules}"
+    yield from (("config", one) for one in config["warnings"])
+    yield from (("asked", one) for one in told["asked"] or ["nothing"])
+    if told["privileged"]:
+        yield "asked", "it has CAP_SYS_ADMIN"
+    for step in told["policy"]:
+        verdict = "decides" if step["holds"] else "does not hold"
+        yield "policy", f"{step['rule']!r} ({step['then']}) {verdict}: {step['why']}"
+    if told["request"]:
+        yield from _request_rows(told)
+    yield from (("note", one) for one in told["notes"])
 
 
 def left_out(one: dict[str, Any]) -> str:
@@ -149,61 +150,39 @@ def _times(told: dict[str, Any]) -> Iterator[str]:
         yield f"when it was {verb}, all of it took {told['recorded']['took']}"
 
 
-def _config_rows(config: dict[str, Any]) -> list[tuple[str, str]]:
-    where = config["path"] if config["read"] else f"defaults: {config['path']} is not in force"
-    rules = f"; {config['rules']} policy rules" if config["rules"] else ""
-    text = f"{where}; mode {config['mode']}; layout {config['layout']}{rules}"
-    return [("config", text), *(("config", one) for one in config["warnings"])]
-
-
-def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+def _request_rows(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
     request = told["request"]
     ids = ", ".join(request["ids"]) or "the driver without a GPU"
-    rows = [("request", f"{request['source']} asks for {ids}; mode {request['mode']}")]
+    yield "request", f"{request['source']} asks for {ids}; mode {request['mode']}"
     if request["besides"]:
-        rows.append(("request", f"besides: {', '.join(request['besides'])}"))
-    rows += [
-        ("device", f"{one['name']}" + (f" of {one['spec']}" if one["spec"] else ""))
-        for one in told["devices"]
-    ]
+        yield "request", f"besides: {', '.join(request['besides'])}"
+    for one in told["devices"]:
+        yield "device", f"{one['name']} of {one['spec']}" if one["spec"] else one["name"]
     capabilities = request["capabilities"]
     words = "all but compat32" if capabilities is None else ", ".join(capabilities) or "none"
-    rows.append(("capabilities", words))
-    rows += [("left out", left_out(one)) for one in told["left out"]]
+    yield "capabilities", words
+    yield from (("left out", left_out(one)) for one in told["left out"])
     for one in told["requirements"]:
         host = "; ".join(
             ", ".join(f"{name} {value}" for name, value in facts.items() if value)
             for facts in one["host"]
         )
         verdict = {True: "holds", False: "does not hold", None: "is malformed"}[one["holds"]]
-        rows.append(
-            ("requirement", f"{one['variable']}={one['expression']} {verdict}; host: {host}")
-        )
-    return rows
+        yield "requirement", f"{one['variable']}={one['expression']} {verdict}; host: {host}"
 
 
-def _injected_rows(inject: dict[str, Any], *, everything: bool) -> list[tuple[str, str]]:
-    counts = [
-        count(len(inject[key]), name)
-        for key, name in (
-            ("nodes", "device node"), ("mounts", "mount"), ("env", "variable"),
-            ("hooks", "hook"), ("gids", "group"),
-        )
-        if inject.get(key)
-    ]  # fmt: skip
-    if inject.get("removed hooks"):
+def _injected_rows(inject: dict[str, Any], *, everything: bool) -> Iterator[tuple[str, str]]:
+    if not inject:
+        return
+    counts = [count(len(inject[key]), name) for key, name in COUNTED.items() if inject[key]]
+    if inject["removed hooks"]:
         counts.append(f"without {len(inject['removed hooks'])} prestart hooks of the incumbent")
-    rows = [("injected", ", ".join(counts) or "nothing")] if inject else []
+    yield "injected", ", ".join(counts) or "nothing"
     if everything:
-        rows += [("env", one) for one in inject.get("env", ())]
-        rows += [("node", str(one.get("path"))) for one in inject.get("nodes", ())]
-        rows += [
-            ("mount", f"{one.get('source')} -> {one.get('destination')}")
-            for one in inject.get("mounts", ())
-        ]
-        rows += [
-            ("hook", f"{one['point']}: {' '.join(map(str, one.get('args', ())))}")
-            for one in inject.get("hooks", ())
-        ]
-        rows += [("group", str(one)) for one in inject.get("gids", ())]
-    return rows
+        yield from (("env", one) for one in inject["env"])
+        yield from (("node", str(one.get("path"))) for one in inject["nodes"])
+        for one in inject["mounts"]:
+            yield "mount", f"{one.get('source')} -> {one.get('destination')}"
+        for one in inject["hooks"]:
+            yield "hook", f"{one['point']}: {' '.join(map(str, one.get('args', ())))}"
+        yield from (("group", str(one)) for one in inject["gids"])

@@ -55,7 +55,13 @@ def log(
         outcome=outcome or "",
         since_s=time.time() - 60 * since if since is not None else 0.0,
     )
-    places, names, told = decisions.folders(os.environ), _names(), set[str]()
+    containers, own, told = Containers(), own_names(os.environ), set[str]()
+    containers.refresh()
+
+    def name_of(id_: str) -> str:
+        return own.get(id_) or containers.name_of_id(id_)
+
+    places = decisions.folders(os.environ)
     found = decisions.look(places, wanted)
     for problem in found.problems:
         say(f"warning: {problem}")
@@ -64,18 +70,12 @@ def log(
         say_if_inside()
     if follow:
         for record in decisions.follow(places, wanted, screen.wait_for_end):
-            _show(record, form, names, told)
+            _show(record, form, name_of, told)
         raise BrokenPipeError
     for record in found.records:
-        _show(record, form, names, told)
+        _show(record, form, name_of, told)
     if not any(one.is_readable for one in found.rings):
         sys.exit(1)
-
-
-def _names() -> Callable[[str], str]:
-    containers, own = Containers(), own_names(os.environ)
-    containers.refresh()
-    return lambda id_: own.get(id_) or containers.name_of_id(id_)
 
 
 def _show(
@@ -92,9 +92,7 @@ def _show(
     line, color = text(record, name_of), "red" if record["outcome"] == "refused" else None
     head, rest = line[:HEAD], line[HEAD:]
     first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)
-    click.echo(screen.colored(head, color) + first[HEAD:])
-    for each in more:
-        click.echo(each)
+    click.echo("\n".join([screen.colored(head, color) + first[HEAD:], *more]))
 
 
 def _ids(word: str) -> tuple[str, ...]:

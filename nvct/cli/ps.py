@@ -15,7 +15,7 @@ from nvct.cli.options import format_option, need_host, say_if_inside, show
 from nvct.doctor import gpu_users
 from nvct.doctor.containers import joined
 from nvct.doctor.gpu_users import Use
-from nvct.errors import NvmlError
+from nvct.doctor.model import date
 from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER", "SINCE")
@@ -57,9 +57,8 @@ def ps(*, watch: bool, free: bool, form: str) -> None:
 
 
 def _show_uses(roots: Roots, form: str) -> None:
-    uses = uses_of_host(roots)
-    documents = [use.to_dict() for use in uses]
-    show(form, documents, text(uses, is_root=os.geteuid() == 0))
+    uses = gpu_users.of_host(roots)
+    show(form, [use.to_dict() for use in uses], text(uses, is_root=os.geteuid() == 0))
     if not uses:
         say_if_inside()
 
@@ -82,8 +81,8 @@ def _show_free(roots: Roots, form: str) -> None:
         for one in found
     ]
     lines = [*screen.table([FREE_HEADER, *rows], screen.columns())]
-    documents = [one.to_dict() for one in found]
-    show(form, documents, [*lines, NOT_ROOT] if os.geteuid() else lines)
+    lines += [NOT_ROOT] if os.geteuid() else []
+    show(form, [one.to_dict() for one in found], lines)
 
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
@@ -98,31 +97,12 @@ def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
 
 
 def _row(use: Use) -> tuple[str, ...]:
-    where = joined(use.labels) or use.unit
-    memory = "-" if use.memory is None else f"{use.memory >> 20} MiB"
     return (
         str(use.device.gpu),
         use.device.instance or "-",
         str(use.pid or "-"),
-        memory,
+        "-" if use.memory is None else f"{use.memory >> 20} MiB",
         use.command or "-",
-        where or "-",
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(use.since)) if use.since else "-",
+        joined(use.labels) or use.unit or "-",
+        date(use.since) if use.since else "-",
     )
-
-
-def uses_of_host(roots: Roots) -> list[Use]:
-    """Return who uses the GPUs; DriverNotFoundError without NVML, NvmlError if it is silent."""
-    from nvct.host import gpu_record
-    from nvct.host.nvml.library import nvml_library
-    from nvct.host.nvml.sample_model import NvmlSamples
-    from nvct.host.nvml.session import shared_session
-
-    session = shared_session(nvml_library(roots))
-    state = session.mig()
-    try:
-        samples = session.ask("samples", NvmlSamples)
-    except NvmlError:
-        samples = None  # the memory of processes is not shown then
-    record = gpu_record.read()
-    return gpu_users.users(roots, state, samples, recorded=record.holdings if record else ())

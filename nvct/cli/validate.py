@@ -170,9 +170,8 @@ def find_driver(
             say(f"warning: {error.message}")
     else:
         context = f" ({found.context})" if found.context else ""
-        is_host = drivers.has_smi(host_here) or not (
-            expects_container or os.path.isdir(driver_here)
-        )
+        expects_container = expects_container or os.path.isdir(driver_here)
+        is_host = bool(drivers.smi_of(host_here)) or not expects_container
         root = "/" if is_host else driver_root
         say(f"no driver yet: {found.evidence}{context}; the driver is expected in {root}")
         found = drivers.Driver(is_host=is_host, root=root, dev_root=root)

@@ -90,4 +90,4 @@ def _text(path: str) -> str:
     try:
         return read_bytes(path, 1 << 20).decode("utf-8", "replace")
     except (OSError, DocumentError) as error:
-        return f"# {error}\n" if isinstance(error, OSError) else f"# {error.message}\n"
+        return f"# {error}\n"

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,7 +21,7 @@ from nvct.linux.files import read_all
 from nvct.paths import AGENT_DIR, NRI_DIR, RUN_DIR, RUN_DIR_ENV
 
 Record: TypeAlias = dict[str, str]
-Signature: TypeAlias = tuple[tuple[int, ...], ...]
+Signature: TypeAlias = dict[str, tuple[int, ...]]
 
 READ_LIMIT = 4 << 20
 OF_NRI, OF_HOST = "nvct-nri", ("nvct", "nvidia")
@@ -49,12 +50,12 @@ def read_ring(folder: str) -> Ring:
     """Return what a folder has; one that is missing has no records."""
     ring = Ring(folder=folder)
     try:
-        status = os.stat(folder, follow_symlinks=False)
+        status = os.lstat(folder)
     except (FileNotFoundError, NotADirectoryError):
         return ring
     except OSError as error:
         return _unreadable(ring, _why(error))
-    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
+    if not stat.S_ISDIR(status.st_mode):
         return _unreadable(ring, "it is no folder: nothing is recorded")
     if not os.access(folder, os.R_OK | os.X_OK):
         return _unreadable(ring, "only root can read it: run it with sudo")
@@ -72,16 +73,12 @@ def read_ring(folder: str) -> Ring:
 
 def signature(folders: Sequence[str]) -> Signature:
     """Return what changes whenever a file of the folders does."""
-    found: list[tuple[int, ...]] = []
-    for folder in folders:
-        for name in (OLD, NAME):
-            try:
-                status = os.stat(f"{folder}/{name}", follow_symlinks=False)
-            except OSError as error:
-                found.append((error.errno or 0,))
-            else:
-                found.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_uid))
-    return tuple(found)
+    found: Signature = {}
+    for path in (f"{folder}/{name}" for folder in folders for name in (OLD, NAME)):
+        with suppress(OSError):
+            status = os.lstat(path)
+            found[path] = status.st_ino, status.st_size, status.st_mtime_ns, status.st_uid
+    return found
 
 
 def _unreadable(ring: Ring, why: str) -> Ring:
@@ -142,12 +139,6 @@ def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
         ring.problems.append(f"{path}: {count(len(damaged), 'damaged record')}, {where}")
 
 
-def _is_of(folder: str, program: str) -> bool:
-    if folder == AGENT_DIR:
-        return not program.startswith(OF_HOST)
-    return folder != NRI_DIR or program == OF_NRI
-
-
 def _parse(line: bytes, folder: str) -> Record | None:
     if len(line) > RECORD:
         return None
@@ -157,9 +148,11 @@ def _parse(line: bytes, folder: str) -> Record | None:
         texts = all(isinstance(v, str) and len(v) <= ASKED + 3 for v in record.values())
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    is_whole = is_date and texts and {"outcome", "program"} <= record.keys()
-    is_whole = is_whole and _is_of(folder, record["program"])
-    return record if is_whole and (record.get("bundle") or record.get("about")) else None
+    if not (is_date and texts and {"outcome", "program"} <= record.keys() and subject(record)):
+        return None
+    program = record["program"]
+    is_others = folder == AGENT_DIR and program.startswith(OF_HOST)
+    return None if is_others or (folder == NRI_DIR and program != OF_NRI) else record
 
 
 def _writing(folder: str) -> list[str]:
@@ -209,7 +202,7 @@ def folders(env: Mapping[str, str]) -> list[str]:
 class Log:
     """What some folders have."""
 
-    records: list[dict[str, str]]
+    records: list[Record]
     rings: list[Ring]
 
     @property
@@ -218,41 +211,35 @@ class Log:
         return [problem for one in self.rings for problem in one.problems]
 
 
-def look(places: Sequence[str], wanted: Filter) -> Log:
-    """Return the records in some folders, and what is wrong with the folders."""
+ALL = Filter()
+
+
+def look(places: Sequence[str], wanted: Filter = ALL) -> Log:
+    """Return the records in some folders, the oldest first, and what is wrong with the folders."""
     rings = [read_ring(place) for place in places]
     records = [record for one in rings for record in one.records if wanted.takes(record)]
     return Log(records=sorted(records, key=lambda record: float(record["time"])), rings=rings)
 
 
-def read(places: Sequence[str], wanted: Filter) -> list[dict[str, str]]:
-    """Return the records in some folders that can be read, the oldest first."""
-    return look(places, wanted).records
-
-
-def last(places: Sequence[str], bundle: str) -> dict[str, str] | None:
+def last(places: Sequence[str], bundle: str) -> Record | None:
     """Return the last record about a bundle's folder; None if there is none that can be read."""
     path = os.path.abspath(bundle)
-    records = read(places, Filter(container=path))
-    return next((one for one in reversed(records) if one.get("bundle") == path), None)
+    found = [one for one in look(places).records if one.get("bundle") == path]
+    return found[-1] if found else None
 
 
 def follow(
     places: Sequence[str], wanted: Filter, wait: Callable[[float], bool]
-) -> Iterator[dict[str, str]]:
+) -> Iterator[Record]:
     """Yield records, then each new one, until `wait`, which waits some seconds, returns true."""
-    shown: set[str] = set()
-    before: set[str] = set()
+    shown: dict[str, Record] = {}
+    before: dict[str, Record] = {}
     state: object = None
     while True:
         since, state = state, signature(places)
-        if since != state or shown != before:
-            now: set[str] = set()
-            for record in read(places, wanted):
-                key = json.dumps(record)
-                now.add(key)
-                if key not in shown and key not in before:
-                    yield record
+        if since != state or shown.keys() != before.keys():
+            now = {json.dumps(record): record for record in look(places, wanted).records}
+            yield from (now[key] for key in now if key not in shown and key not in before)
             # Between two files of one reading they may change places: its records are there next
             # time.
             before, shown = shown, now

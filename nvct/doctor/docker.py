@@ -291,7 +291,7 @@ def _knew_the_runtime(daemon: Daemon) -> bool:
         return False
     if daemon.configured >= daemon.started:
         return any(is_nvidia("", path) for path in daemon.former)
-    return any(is_nvidia(*each) for each in daemon.state.handlers.items())
+    return bool(engine_access.nvidia_handlers(daemon.state))
 
 
 def _not_restarted(daemon: Daemon) -> Finding:
@@ -345,7 +345,7 @@ def _not_reloaded(daemon: Daemon) -> Finding:
     if told is None or told.state is None or state is None:
         why = (told and told.problem) or daemon.problem or "dockerd is not asked"
         return Finding(Reason.EngineNotReloaded, "unknown", why)
-    ours = [name for name, path in state.handlers.items() if is_nvidia(name, path)]
+    ours = engine_access.nvidia_handlers(state)
     said = running.differences(daemon.engine, state, told, ours)
     if not said:
         seen = f"dockerd has in force what {daemon.engine.config} says"

@@ -139,23 +139,21 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
 
 def _smi_problem(root: str, places: Places, programs: Programs) -> str:
     """Return why nvidia-smi does not work in a root, "" if it does."""
-    arguments = [] if places.init else ["--version"]
     if not os.path.isdir(root):
         return f"{root} does not exist"
-    for folder in PROGRAM_DIRS:
-        program = f"{folder}/{SMI}"
-        if not os.path.lexists(root.rstrip("/") + program):
-            continue
-        completed = programs(root)([program, *arguments], TIMEOUT_S)
-        if completed.status == command.NOT_FOUND:
-            completed = _run_with_host_libraries(root, program, arguments, places, programs)
-        return "" if completed.status == 0 else f"{program}: {completed.reason}"
-    return f"{root} has no {SMI}"
+    program, arguments = smi_of(root), [] if places.init else ["--version"]
+    if not program:
+        return f"{root} has no {SMI}"
+    completed = programs(root)([program, *arguments], TIMEOUT_S)
+    if completed.status == command.NOT_FOUND:
+        completed = _run_with_host_libraries(root, program, arguments, places, programs)
+    return "" if completed.status == 0 else f"{program}: {completed.reason}"
 
 
-def has_smi(root: str) -> bool:
-    """Return whether a driver is installed in a root, though it may not work."""
-    return any(os.path.lexists(f"{root.rstrip('/')}{folder}/{SMI}") for folder in PROGRAM_DIRS)
+def smi_of(root: str) -> str:
+    """Return the path of nvidia-smi in a root, which may not work; "" if there is none."""
+    paths = (f"{folder}/{SMI}" for folder in PROGRAM_DIRS)
+    return next((path for path in paths if os.path.lexists(root.rstrip("/") + path)), "")
 
 
 def _run_with_host_libraries(

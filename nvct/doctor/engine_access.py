@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from nvct.cdi.check import engines
@@ -63,8 +63,7 @@ def nvidia_handlers(state: State | None) -> tuple[str, ...]:
     return tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path)))
 
 
-def spec_folders(status: Status) -> tuple[str, ...]:
-    """Return the folders of specifications that an engine reads."""
+def _spec_folders(status: Status) -> tuple[str, ...]:
     state = status.in_force
     return tuple(state.spec_dirs) if state and state.spec_dirs else tuple(CDI_SPEC_DIRS)
 
@@ -147,28 +146,37 @@ def _one_of(names: Iterable[str]) -> str:
 
 
 def _by_specs(status: Status, registry: Registry) -> Access:
-    engine, folders = status.engine, spec_folders(status)
-    name = CDI_NAMES.get(engine.engine, engine.engine)
-    refused: list[tuple[str, SpecFile]] = []
-    for file in registry.specs:
+    refused: list[Access] = []
+    for file, why, remedy in specs_read(status, registry):
         kind = file.spec["kind"]
-        if not _is_nvidias(kind) or os.path.dirname(file.path) not in _with_links(folders):
-            continue
-        why = engines.refusal(file.spec, name, engine.version) if engine.version else ""
-        devices = (f"{kind}={device['name']}" for device in file.spec["devices"])
-        if not why:
+        if _is_nvidias(kind) and not why:
+            devices = (f"{kind}={device['name']}" for device in file.spec["devices"])
             return Access(cdi=True, device=_one_of(devices))
-        refused.append((f"{file.path}: {why}", file))
+        if _is_nvidias(kind):
+            refused.append(Access(cdi=False, why=why, remedy=remedy))
     if refused:
-        why, file = refused[0]
-        return Access(cdi=False, why=why, remedy=older_remedy(file, name, engine.version))
-    why = f"no specification of {GPU_KIND} in {' and '.join(folders)}"
-    if engine.engine in PODS:
+        return refused[0]
+    why = f"no specification of {GPU_KIND} in {' and '.join(_spec_folders(status))}"
+    if status.engine.engine in PODS:
         return Access(why=f"CDI is on, with {why}, unless a DRA driver writes its own")
     return Access(cdi=False, why=why)
 
 
-def older_remedy(file: SpecFile, engine: str, release: str) -> str:
+def specs_read(status: Status, registry: Registry) -> Iterator[tuple[SpecFile, str, str]]:
+    """Yield each specification that an engine looks at: why it refuses it, and the remedy.
+
+    Both are "" if it does not, or its release is not known.
+    """
+    engine, folders = status.engine, _with_links(_spec_folders(status))
+    name = CDI_NAMES.get(engine.engine, engine.engine)
+    for file in registry.specs:
+        if os.path.dirname(file.path) in folders:
+            why = engines.refusal(file.spec, name, engine.version) if engine.version else ""
+            remedy = _older_remedy(file, name, engine.version) if why else ""
+            yield file, f"{file.path}: {why}" if why else "", remedy
+
+
+def _older_remedy(file: SpecFile, engine: str, release: str) -> str:
     """Return what lets an engine, as `nvct.cdi` names it, read a spec that is too new for it."""
     highest = engines.highest(engine, release)
     if not highest:

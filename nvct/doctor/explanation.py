@@ -14,7 +14,8 @@ import posix
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import closing
+from typing import Any, TypeAlias
 
 from nvct import paths
 from nvct.compile import live_host
@@ -29,6 +30,7 @@ from nvct.container.request.model import BY_ENGINE, VISIBLE_DEVICES, Request, Wa
 from nvct.container.request.resolve import parse_env
 from nvct.container.shim.main import MODES
 from nvct.doctor import decisions, messages, outcome, parts
+from nvct.doctor.model import Finding
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvctError, line
@@ -37,8 +39,11 @@ from nvct.host.model import warning_kind
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
 
+Told: TypeAlias = dict[str, Any]  # As JSON has it
+
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
 WORDS_ONLY = "the command line"
+VIEW_LATER = "no plan is kept: the first create makes the driver's view; shown is layout classic"
 
 
 class Clock:
@@ -47,18 +52,16 @@ class Clock:
     def __init__(self, step: str) -> None:
         # milliseconds by step, and how a plan was had; in the order of their ends
         self.steps: dict[tuple[str, str], float] = {}
-        self.begin(step)
-
-    def begin(self, step: str) -> None:
-        """Begin a step; what was before it does not count."""
         self._step, self._since = step, time.monotonic()
 
     def end(self, how: str = "", *, then: str = "") -> str:
-        """End the current step, begin the next one, and return the name of the one that ended."""
-        key = self._step, how
-        ms = (time.monotonic() - self._since) * 1000
-        self.steps[key] = self.steps.pop(key, 0.0) + ms
-        self.begin(then)
+        """End the current step, begin the next one, and return the name of the one that ended.
+
+        What is in no step, "", does not count.
+        """
+        key, now = (self._step, how), time.monotonic()
+        self.steps[key] = self.steps.pop(key, 0.0) + (now - self._since) * 1000
+        self._step, self._since = then, now
         return key[0]
 
     def to_dicts(self) -> list[dict[str, object]]:
@@ -66,6 +69,7 @@ class Clock:
         return [
             {"step": step, "how": how, "ms": round(ms, 3)}
             for (step, how), ms in self.steps.items()
+            if step
         ]
 
 
@@ -114,27 +118,23 @@ class Reader(Host):
         """Do nothing: nothing was leased."""
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
+        """Return a plan that is compiled now, without a view of the driver."""
         host = Host(self.scratch, self.env, self.cold)
-        host.config_path = self._compile_from()
+        host.config_path = self.config_path
+        if self.config.wants_view:
+            if VIEW_LATER not in self.notes:
+                self.notes.append(VIEW_LATER)
+            self.scratch.write("config.toml", _as_classic(self.config).encode())
+            host.config_path = f"{self.scratch.path}/config.toml"
         plan = host.plan(name, fresh=fresh)
         for spec in plan["specs"]:
             spec["path"] = spec["path"].replace(self.scratch.path, self.store.path)
         return plan
 
-    def _compile_from(self) -> str:
-        """Return the path of a config.toml under which a compile makes no view of the driver."""
-        if not self.config.wants_view:
-            return self.config_path
-        note = "no plan is kept: the first create makes the driver's view; shown is layout classic"
-        if note not in self.notes:
-            self.notes.append(note)
-        self.scratch.write("config.toml", _as_classic(self.config).encode())
-        return f"{self.scratch.path}/config.toml"
-
 
 def explain(
     bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
-) -> dict[str, Any]:
+) -> Told:
     """Return what the shim would do with a container; `released` is as in `messages.waiting`."""
     clock = Clock("config.toml")
     path = load.path_from(env)
@@ -145,29 +145,40 @@ def explain(
         config, trouble = Config(), error
     clock.end()
     config = config.replaced(mode=MODES.get(program) or config.mode)
-    told: dict[str, Any] = {
+    told: Told = {
         "nvct-explanation": 1,
-        "config": _config(config, path, program),
+        "config": {
+            "path": path,
+            "read": bool(config.path),
+            "program": program,
+            "mode": config.mode,
+            "layout": config.layout,
+            "rules": len(config.policy),
+            "warnings": list(config.warnings),
+        },
         "asked": asked(bundle, config),
         "privileged": "CAP_SYS_ADMIN" in bundle.bounding,
     }
-    kept = Store(run_dir(env))
-    with tempfile.TemporaryDirectory(prefix="nvct-explain-") as folder:
-        scratch = Store(folder)
-        try:
-            reader = Reader(config, kept, scratch, dict(env), clock)
-            refused = _decide(told, bundle, config, reader, trouble=trouble)
-            if refused is not None:
-                refused.hint = messages.waiting(refused.hint, released)
-            told["error"] = refused and _error(refused, program)
-            notes = [*told["notes"], *reader.notes]
-            told["notes"] = [messages.waiting(note, released) for note in notes]
-            told["steps"] = clock.to_dicts()
-            where, places = _folder(bundle), decisions.folders(env)
-            told["recorded"] = decisions.last(places, where) if where else None
-        finally:
-            scratch.close()
-            kept.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="nvct-explain-") as scratch_folder,
+        closing(Store(scratch_folder)) as scratch,
+        closing(Store(run_dir(env))) as kept,
+    ):
+        reader = Reader(config, kept, scratch, dict(env), clock)
+        folder = None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
+        refused = _decide(told, bundle, folder, reader, trouble)
+        if refused is not None:
+            refused.hint = messages.waiting(refused.hint, released)
+        told["error"] = refused and {
+            "line": line(program, refused),
+            "message": refused.message,
+            "hint": refused.hint,
+            "code": refused.code,
+        }
+        notes = [*told["notes"], *reader.notes]
+        told["notes"] = [messages.waiting(note, released) for note in notes]
+        told["steps"] = clock.to_dicts()
+        told["recorded"] = decisions.last(decisions.folders(env), folder) if folder else None
     return told
 
 
@@ -177,18 +188,6 @@ def _as_classic(config: Config) -> str:
         flat[name] = ",".join(getattr(config, name))
     lines = [f"{key} = {json.dumps(flat[name])}\n" for key, name in load.KEYS.items()]
     return "".join(lines)
-
-
-def _config(config: Config, path: str, program: str) -> dict[str, object]:
-    return {
-        "path": path,
-        "read": bool(config.path),
-        "program": program,
-        "mode": config.mode,
-        "layout": config.layout,
-        "rules": len(config.policy),
-        "warnings": list(config.warnings),
-    }
 
 
 def asked(bundle: Bundle, config: Config) -> list[str]:
@@ -211,21 +210,19 @@ def asked(bundle: Bundle, config: Config) -> list[str]:
 
 
 def _decide(
-    told: dict[str, Any],
-    bundle: Bundle,
-    config: Config,
-    reader: Reader,
-    *,
-    trouble: NvctError | None,
+    told: Told, bundle: Bundle, folder: str | None, reader: Reader, trouble: NvctError | None
 ) -> NvctError | None:
-    """Make the shim's decision, add its outcome to `told`, and return why it is refused."""
-    folder, clock = _folder(bundle), reader.clock
+    """Make the shim's decision, add its outcome to `told`, and return why it is refused.
+
+    `folder` is the bundle's; None if there is none, only a request.
+    """
+    config, clock = reader.config, reader.clock
 
     def accept(_request: Request) -> None:
         reader.used.clear()  # drop the plans that the policy used
         clock.end(then="devices and files")
 
-    clock.begin("request and policy")
+    clock.end(then="request and policy")
     decision = decide(bundle, config, reader, folder=folder, trouble=trouble, accept=accept)
     clock.end(then="edits")
     request, error = decision.request, None
@@ -241,7 +238,8 @@ def _decide(
     except NvctError as caught:
         error = caught
     told["outcome"] = "refused" if error else "GPU" if decision.gives else "untouched"
-    told["findings"] = [] if told["outcome"] == "GPU" else _findings(decision.notes, error, config)
+    why = [] if told["outcome"] == "GPU" else [_finding(decision.notes, error, config)]
+    told["findings"] = [finding.to_dict() for finding in why]
     told["policy"] = outcome.policy_steps(decision.origin)
     told["request"] = None if request is None else outcome.request_of(request)
     if request is not None:
@@ -255,15 +253,11 @@ def _decide(
     return error
 
 
-def _folder(bundle: Bundle) -> str | None:
-    return None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
-
-
-def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:
+def _finding(notes: list[str], error: NvctError | None, config: Config) -> Finding:
     if error is None:
-        return [messages.of_no_request(notes).to_dict()]
-    otherwise = Reason.CreateFailed if error.code != HostError.code else _lack(config)
-    return [messages.of_error(error, otherwise).to_dict()]
+        return messages.of_no_request(notes)
+    is_of_host = error.code == HostError.code
+    return messages.of_error(error, _lack(config) if is_of_host else Reason.CreateFailed)
 
 
 def _lacking(config: Config) -> list[str]:
@@ -281,15 +275,6 @@ def _lack(config: Config) -> Reason:
     reasons = (finding.reason for finding in found)
     lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)
     return next(lacks, Reason.CreateFailed)
-
-
-def _error(error: NvctError, program: str) -> dict[str, str]:
-    return {
-        "line": line(program, error),
-        "message": error.message,
-        "hint": error.hint,
-        "code": error.code,
-    }
 
 
 def of_words(

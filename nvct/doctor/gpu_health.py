@@ -8,21 +8,19 @@ asks for is in the table of `nvct.host.faults`.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator
 
 from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.node import Log, Node
 from nvct.doctor.reasons import Reason
 from nvct.host import faults, procfs
-from nvct.host.faults import SEVERE, XidTable
+from nvct.host.faults import SEVERE, Fault, XidTable
 from nvct.host.gpu import pci
 from nvct.host.nvml.kernel_xids import XID
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlConditions
 from nvct.host.roots import Roots
 
-RECENT_S = 3600.0
 NO_START = ("RmInitAdapter failed", "rm_init_adapter failed")
 """The driver's words about a GPU that it cannot start."""
 
@@ -64,36 +62,30 @@ def _unlisted(roots: Roots, state: MigState | None) -> Iterator[Finding]:
 def _values(state: MigState | None, reported: NvmlConditions | None) -> Iterator[Finding]:
     names = {gpu.uuid: gpu.bus_id for gpu in state.gpus} if state else {}
     for gpu in reported.gpus if reported else ():
-        for fault in faults.of_condition(gpu):
-            severity: Severity = "error" if fault.action in SEVERE else "note"
-            name = names.get(gpu.uuid) or gpu.uuid or "that is lost"
-            text, remedy = f"GPU {name}: {fault.reason}", REMEDIES.get(fault.action, "")
-            yield Finding(Reason.DeviceUnhealthy, severity, text, remedy)
+        name = names.get(gpu.uuid) or gpu.uuid or "that is lost"
+        yield from (_of_fault(f"GPU {name}", fault) for fault in faults.of_condition(gpu))
 
 
 def _messages(log: Log) -> Iterable[Finding]:
-    now = time.clock_gettime(time.CLOCK_MONOTONIC)
     table = XidTable(rows=faults.read())
-    found: dict[tuple[str, str], Finding] = {}
-    for message in log.messages:
-        age_s = now - message.time_us / 1e6
-        if age_s > RECENT_S:
-            continue
-        if match := XID.match(message.text):
+    found: dict[str, Finding] = {}
+    for text, age_s in log.recent():
+        ago = f"{int(age_s) // 60} min ago" if age_s >= 60 else "just now"
+        if match := XID.match(text):
             fault = table.fault(int(match[6]))
-            if fault.action == "ignore":
-                continue
-            text = f"GPU {match[1]}:{match[2]}:{match[3]}: {fault.reason}, {_ago(age_s)}"
-            severity: Severity = "warning" if fault.action in SEVERE else "note"
-            key, remedy = (match[0], ""), REMEDIES.get(fault.action, "")
-        elif any(words in message.text for words in NO_START):
-            text, key = f"{message.text}, {_ago(age_s)}", (message.text, "start")
-            severity, remedy = "warning", ""
-        else:
-            continue
-        # A GPU that was reset since works, and NVML says so.
-        found[key] = Finding(Reason.DeviceUnhealthy, severity, text, remedy)
+            if fault.action != "ignore":
+                name = f"GPU {match[1]}:{match[2]}:{match[3]}"
+                found[match[0]] = _of_fault(name, fault, f", {ago}", severe="warning")
+        elif any(words in text for words in NO_START):
+            # A GPU that was reset since works, and NVML says so.
+            found[text] = Finding(Reason.DeviceUnhealthy, "warning", f"{text}, {ago}")
     return found.values()
+
+
+def _of_fault(name: str, fault: Fault, ago: str = "", *, severe: Severity = "error") -> Finding:
+    severity: Severity = severe if fault.action in SEVERE else "note"
+    remedy = REMEDIES.get(fault.action, "")
+    return Finding(Reason.DeviceUnhealthy, severity, f"{name}: {fault.reason}{ago}", remedy)
 
 
 REMEDIES = {
@@ -102,7 +94,3 @@ REMEDIES = {
     "replace": "Have the GPU replaced; run NVIDIA's field diagnostics first.",
 }
 """By what a fault asks for."""
-
-
-def _ago(seconds: float) -> str:
-    return f"{int(seconds) // 60} min ago" if seconds >= 60 else "just now"

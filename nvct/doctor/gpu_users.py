@@ -15,19 +15,21 @@ import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from nvct.doctor.containers import Containers
-from nvct.host import procfs
+from nvct.errors import NvmlError
+from nvct.host import gpu_record, procfs
 from nvct.host.gpu_record import Holding
+from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlSamples
+from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 from nvct.mig import holders
 
 RUNTIMES = re.compile(r"[/:-](?:runc|crun|youki)(?![a-z])")
 """In the link /proc/PID/exe: /usr/bin/crun, /runc, /memfd:runc_cloned:/proc/self/exe (deleted)."""
-Names: TypeAlias = Mapping[tuple[int, int], tuple[str, tuple[str, int, int] | None]]
 
 
 class Device(NamedTuple):
@@ -66,6 +68,18 @@ class Use:
         }
 
 
+def of_host(roots: Roots) -> list[Use]:
+    """Return who uses the GPUs; DriverNotFoundError without NVML, NvmlError if it is silent."""
+    session = shared_session(nvml_library(roots))
+    state = session.mig()
+    try:
+        samples = session.ask("samples", NvmlSamples)
+    except NvmlError:
+        samples = None  # the memory of processes is not shown then
+    record = gpu_record.read()
+    return users(roots, state, samples, recorded=record.holdings if record else ())
+
+
 def users(
     roots: Roots,
     state: MigState,
@@ -78,10 +92,9 @@ def users(
     containers.refresh()
     known = {each.id: each for each in recorded}
     memory = _memory(samples)
-    indices = {gpu.uuid: gpu.index for gpu in state.gpus}
     found = []
     for holder in holders.holders(roots, state.gpus, ignore=holders.own_processes(roots)):
-        device = _device(holder.device, holder.instance, indices)
+        device = _device(holder.device)
         whole = Device(device.gpu, "")  # an old driver does not tell the instance
         holding = known.get(containers.id_of(holder.pid))
         found.append(
@@ -97,17 +110,17 @@ def users(
         )
     busy = {(use.device, tuple(sorted(use.labels.items()))) for use in found}
     names = holders.device_numbers(roots, state.gpus, None)
+    devices = {number: _device(name) for number, (name, _) in names.items()}
     held = [(each.labels, each.since, each.numbers) for each in recorded]
     for id_, pid in containers.first_processes(roots.proc):
         if id_ not in known:
-            held.append((dict(containers.labels(pid)), 0.0, tuple(_nodes(roots, pid, names))))
+            held.append((dict(containers.labels(pid)), 0.0, tuple(_nodes(roots, pid, devices))))
     for labels, since, numbers in held:
-        for name, instance in dict.fromkeys(names[each] for each in numbers if each in names):
-            device = _device(name, instance, indices)
-            if (device, tuple(sorted(labels.items()))) not in busy:
-                found.append(Use(device=device, labels=labels, since=since))
-    key = operator.attrgetter("device", "pid")
-    return sorted(without_ways(found), key=key)
+        given = dict.fromkeys(devices[each] for each in numbers if each in devices)
+        who = tuple(sorted(labels.items()))
+        idle = (device for device in given if (device, who) not in busy)
+        found += [Use(device=device, labels=labels, since=since) for device in idle]
+    return sorted(without_ways(found), key=operator.attrgetter("device", "pid"))
 
 
 def without_ways(uses: Sequence[Use]) -> list[Use]:
@@ -120,13 +133,10 @@ def without_ways(uses: Sequence[Use]) -> list[Use]:
     ]
 
 
-def _device(
-    name: str, instance: tuple[str, int, int] | None, indices: Mapping[str, int]
-) -> Device:
-    if instance is None:
-        return Device(int(name.removeprefix("GPU ")), "")
-    uuid, gi, ci = instance
-    return Device(indices[uuid], f"{gi}/{ci}")
+def _device(name: str) -> Device:
+    """Return the device with a name of nvct.mig.holders, such as "GPU 0, instance 1/0"."""
+    gpu, _, instance = name.removeprefix("GPU ").partition(", instance ")
+    return Device(int(gpu), instance)
 
 
 def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
@@ -155,7 +165,9 @@ def _is_being_made(folder: str, roots: Roots) -> bool:
         return False
 
 
-def _nodes(roots: Roots, pid: int, names: Names) -> Iterator[tuple[int, int]]:
+def _nodes(
+    roots: Roots, pid: int, devices: Mapping[tuple[int, int], Device]
+) -> Iterator[tuple[int, int]]:
     """Yield the numbers of nodes in the /dev of a container's process, which may have any files.
 
     Only the driver's names are looked at.
@@ -163,8 +175,8 @@ def _nodes(roots: Roots, pid: int, names: Names) -> Iterator[tuple[int, int]]:
     folder = procfs.folder_of_live_thread(roots.proc, pid)
     if _is_being_made(folder, roots):
         return
-    for (_, minor), (_, instance) in names.items():
-        name = f"nvidia-caps/nvidia-cap{minor}" if instance else f"nvidia{minor}"
+    for (_, minor), device in devices.items():
+        name = f"nvidia-caps/nvidia-cap{minor}" if device.instance else f"nvidia{minor}"
         try:
             status = os.stat(f"{folder}/root/dev/{name}", follow_symlinks=False)
         except OSError:

@@ -242,12 +242,11 @@ def fabric(node: Node, run: Run = command.run, folders: Sequence[str] = FOLDERS)
     """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
     switches = procfs.list_directory(f"{node.roots.proc}/driver/nvidia-nvswitch/devices")
     gpus = node.readiness.gpus if node.readiness else ()
-    waiting = _waiting(gpus, has_switches=bool(switches))
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
         return Part.absent("no NVSwitch that this host has to manage")
-    found = _manager(node.roots, len(switches), run, folders) if switches else []
-    found += waiting
+    found = [*_manager(node.roots, len(switches), run, folders)] if switches else []
+    found += _waiting(gpus, has_switches=bool(switches))
     if wrong := [finding for finding in found if finding.severity != "ok"]:
         return Part.of(*wrong)
     return Part.of(", ".join((*(one.evidence for one in found), *_registered(members))))
@@ -262,19 +261,19 @@ def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
         yield f"{count(len(members) - done, 'GPU')} without a fabric to register with"
 
 
-def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> list[Finding]:
+def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> Iterator[Finding]:
     things = f"{switches} NVSwitch{'' if switches == 1 else 'es'}"
     pid = _process(roots.proc)
-    release = _other_release(roots, pid, run, folders)
-    if pid:
+    if other := _other_release(roots, pid, run, folders):
+        yield Finding(Reason.FabricManagerOtherRelease, "error", other)
+    if not pid:
+        hidden = procfs.hidden_processes(roots.proc)
+        text = f"{things}, and no process {PROGRAM}"
+        text += f" that can be seen: {hidden}" if hidden else ""
+        yield Finding(Reason.FabricManagerNotRunning, "unknown" if hidden else "error", text)
+    elif not other:
         text = f"{things}, and the fabric manager runs"
-        running = Finding(Reason.FabricManagerNotRunning, "ok", text)
-        return release or [running]
-    text = f"{things}, and no process {PROGRAM}"
-    if hidden := procfs.hidden_processes(roots.proc):
-        text += f" that can be seen: {hidden}"
-    severity: Severity = "unknown" if hidden else "error"
-    return [*release, Finding(Reason.FabricManagerNotRunning, severity, text)]
+        yield Finding(Reason.FabricManagerNotRunning, "ok", text)
 
 
 def _process(proc: str) -> int:
@@ -286,18 +285,18 @@ def _process(proc: str) -> int:
     return 0
 
 
-def _other_release(roots: Roots, pid: int, run: Run, folders: Sequence[str]) -> list[Finding]:
+def _other_release(roots: Roots, pid: int, run: Run, folders: Sequence[str]) -> str:
+    """Return how the fabric manager's release differs from the driver's, "" if it does not."""
     driver = procfs.driver_version(roots)
     here = [f"{folder}/{PROGRAM}" for folder in folders]
     program = next((path for path in here if os.access(path, os.X_OK)), "")
     if not program or not driver or (pid and not _sees(f"{roots.proc}/{pid}", program)):
-        return []
+        return ""
     printed = run([program, "--version"], TIMEOUT_S)
     match = RELEASE.search(printed.out) if printed.status == 0 else None
     if match is None or match[1] == driver:
-        return []
-    text = f"{program} is of release {match[1]}, and the loaded driver is {driver}"
-    return [Finding(Reason.FabricManagerOtherRelease, "error", text)]
+        return ""
+    return f"{program} is of release {match[1]}, and the loaded driver is {driver}"
 
 
 def _sees(folder: str, program: str) -> bool:
@@ -308,8 +307,8 @@ def _sees(folder: str, program: str) -> bool:
         return False
 
 
-def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Finding]:
-    """Return the findings about GPUs that are not registered with the fabric, by their state.
+def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> Iterator[Finding]:
+    """Yield the findings about GPUs that are not registered with the fabric, by their state.
 
     Without NVSwitches of its own, a host cannot complete the fabric, for example a virtual
     machine: then it is a warning.
@@ -322,8 +321,6 @@ def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Findin
         elif gpu.fabric == IN_PROGRESS or (gpu.fabric == NOT_STARTED and has_switches):
             states.setdefault(STATES[gpu.fabric], []).append(name)
     severity: Severity = "error" if has_switches else "warning"
-    found = []
     for state, names in states.items():
         text = f"GPU{'' if len(names) == 1 else 's'} {listed(names, SHOWN)}: the fabric is {state}"
-        found.append(Finding(Reason.FabricNotReady, severity, text))
-    return found
+        yield Finding(Reason.FabricNotReady, severity, text)

@@ -85,7 +85,7 @@ def _no_libc(folder: str, tree: ImageTree) -> Finding:
     return Finding(Reason.ImageIncomplete, "error", text, remedy)
 
 
-def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding]:
+def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Finding]:
     given = names_of(libraries)
     missing: dict[str, list[DriverFile]] = {}
     old: dict[tuple[str, str], list[DriverFile]] = {}
@@ -104,13 +104,10 @@ def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding
             elif lacks := _lacks(found, elf.needs.get(name, ())):
                 old.setdefault((name, lacks), []).append(file)
     unread = tree.unread[0] if tree.unread else ""
-    return [
-        *(_finding(files, f"the image has no {name}", unread) for name, files in missing.items()),
-        *(
-            _finding(files, f"{name} of the image does not define {version}")
-            for (name, version), files in old.items()
-        ),
-    ]
+    for name, files in missing.items():
+        yield _finding(files, f"the image has no {name}", unread)
+    for (name, version), files in old.items():
+        yield _finding(files, f"{name} of the image does not define {version}")
 
 
 def _headers(path: str) -> VersionedElf | None:
@@ -196,7 +193,10 @@ class ImageTree:
         self._elves: dict[tuple[str, int], VersionedElf | None] = {}
         self._names: dict[str, list[str]] = {}
         self.unread: list[str] = []
-        for folder in list(self._folders(machine))[:FOLDERS]:
+        usual = (*machine_directories(machine), *USUAL)
+        every = dict.fromkeys((*self._configured(CONFIG, set()), *usual))
+        folders = [folder.rstrip("/") for folder in every if folder.startswith("/")]
+        for folder in folders[:FOLDERS]:
             for name in self._list(folder):
                 self._names.setdefault(name, []).append(f"{folder}/{name}")
 
@@ -239,14 +239,6 @@ class ImageTree:
             self.unread.append(path)
             return ""
         return (data or b"").decode("utf-8", "replace")
-
-    def _folders(self, machine: str) -> Iterator[str]:
-        seen: set[str] = set()
-        usual = (*machine_directories(machine), *USUAL)
-        for folder in (*self._configured(CONFIG, set()), *usual):
-            if folder.startswith("/") and folder not in seen:
-                seen.add(folder)
-                yield folder.rstrip("/")
 
     def _configured(self, path: str, read: set[str]) -> Iterator[str]:
         """Yield the folders of a file of ldconfig(8), and of the files that it includes."""

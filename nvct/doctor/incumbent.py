@@ -19,7 +19,7 @@ from nvct.doctor.model import Finding, Part
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
-from nvct.engine.command import Run
+from nvct.engine.command import Completed, Run
 from nvct.engine.engine_files import read_object
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
@@ -56,7 +56,11 @@ HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
 def check(node: Node) -> Part:
     """Check which releases of the toolkit are here, and what they left behind."""
     root = node.host.rstrip("/")
-    found = [_of(where, version) for where, version in sorted(_versions(root))]
+    found = []
+    for where, version in sorted(_versions(root)):
+        holes, text = open_holes(version), f"{where} is of release {version}"
+        text += f", which is open to {', '.join(holes)}" if holes else ""
+        found.append(Finding(Reason.ToolkitVulnerable, "error" if holes else "ok", text))
     found += _hooks(root)
     if not found:
         return Part.absent("no library or package of NVIDIA Container Toolkit")
@@ -78,14 +82,6 @@ def open_holes(version: str) -> list[str]:
     return [
         name for release, names in FIXED if _numbers(version) < _numbers(release) for name in names
     ]
-
-
-def _of(where: str, version: str) -> Finding:
-    text = f"{where} is of release {version}"
-    if holes := open_holes(version):
-        text += f", which is open to {', '.join(holes)}"
-        return Finding(Reason.ToolkitVulnerable, "error", text)
-    return Finding(Reason.ToolkitVulnerable, "ok", text)
 
 
 def _hooks(root: str) -> Iterator[Finding]:
@@ -128,12 +124,7 @@ def hook_programs(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Ite
             text = f"{path}: the release of its hook {program} cannot be told: {why}"
             yield Finding(Reason.HookOtherRelease, "unknown", text)
             continue
-        printed = run([program, "--version"], TIMEOUT_S)
-        if printed.status:
-            text = f"{path}: its hook {program} does not tell its release: {printed.reason}"
-            yield Finding(Reason.HookOtherRelease, "unknown", text)
-        elif finding := _judged(path, program, printed.out):
-            yield finding
+        yield from _judged(f"{path}: its hook {program}", run([program, "--version"], TIMEOUT_S))
 
 
 def programs_of(specs: Sequence[EffectiveSpec]) -> dict[str, str]:
@@ -162,19 +153,17 @@ def _distrust(program: str) -> str:
     return ""
 
 
-def _judged(path: str, program: str, printed: str) -> Finding | None:
-    ours, toolkit = OURS.search(printed), TOOLKIT.search(printed)
-    if ours:
-        if ours[1] == __version__:
-            return None
-        text = f"{path}: its hook {program} is of nvct {ours[1]}; nvct {__version__} is installed"
-        return Finding(Reason.HookOtherRelease, "warning", text)
-    if not toolkit:
-        text = f"{path}: its hook {program} does not tell its release"
-        return Finding(Reason.HookOtherRelease, "unknown", text)
-    holes = open_holes(toolkit[1])
-    if not holes:
-        return None
-    text = f"{path}: its hook {program} is of NVIDIA Container Toolkit {toolkit[1]}, which is open"
-    remedy = "Update nvidia-container-toolkit, or run `nvct publish`."
-    return Finding(Reason.ToolkitVulnerable, "error", f"{text} to {', '.join(holes)}", remedy)
+def _judged(hook: str, printed: Completed) -> Iterator[Finding]:
+    """Yield a finding if a hook does not print the installed release, or a safe one."""
+    ours, toolkit = OURS.search(printed.out), TOOLKIT.search(printed.out)
+    if printed.status or not (ours or toolkit):
+        text = f"{hook} does not tell its release"
+        text += f": {printed.reason}" if printed.status else ""
+        yield Finding(Reason.HookOtherRelease, "unknown", text)
+    elif ours and ours[1] != __version__:
+        text = f"{hook} is of nvct {ours[1]}; nvct {__version__} is installed"
+        yield Finding(Reason.HookOtherRelease, "warning", text)
+    elif not ours and toolkit and (holes := open_holes(toolkit[1])):
+        text = f"{hook} is of NVIDIA Container Toolkit {toolkit[1]}, which is open to "
+        remedy = "Update nvidia-container-toolkit, or run `nvct publish`."
+        yield Finding(Reason.ToolkitVulnerable, "error", text + ", ".join(holes), remedy)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import socket
@@ -39,7 +40,6 @@ PROCESSES = ("kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubeli
 """Names of processes that are, or contain, a kubelet: /proc/PID/comm."""
 CHECKPOINT = f"{PLUGINS}/kubelet_internal_checkpoint"
 LIMIT = 64 << 20
-COMMAND_LIMIT = 1 << 20
 PREFIX = "nvidia.com/"
 VALIDATIONS = "run/nvidia/validations"
 WAITED_FOR = ("driver-ready", "toolkit-ready")
@@ -65,7 +65,7 @@ def check(node: Node) -> Part:
             text = f"{text}; or it is not seen: {hidden}"
             return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
         return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
-    found = _waiting(root)
+    found = [*_waiting(root)]
     said: list[str] = []
     if gpus:
         record = _record(f"{root}/{base}/{CHECKPOINT}", root)
@@ -79,9 +79,8 @@ def check(node: Node) -> Part:
             said = [f"the kubelet has {', '.join(own)}"] if own else []
     if gpus and statuses and not any(status.registered for status in statuses):
         names = ", ".join(status.engine.engine for status in statuses)
-        text = (
-            f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
-        )
+        text = f"{names} knows no runtime of NVIDIA's: "
+        text += "pods with a RuntimeClass nvidia cannot start"
         found.append(Finding(Reason.EngineNotConfigured, "note", text))
     return Part.of(*said, *found, otherwise="it runs")
 
@@ -94,11 +93,7 @@ def processes(proc: str) -> list[int]:
 def _folder(proc: str, processes: Sequence[int], root: str) -> str:
     """Return the kubelet's folder below the host's root: of its command line, or a usual one."""
     for pid in processes:
-        try:
-            words = read_bytes(f"{proc}/{pid}/cmdline", COMMAND_LIMIT)
-        except (OSError, DocumentError):
-            continue
-        if match := ROOT_DIR.search(words):
+        if match := ROOT_DIR.search(procfs.read_bytes(f"{proc}/{pid}/cmdline") or b""):
             return match[1].decode("utf-8", "surrogateescape").rstrip("/")
     there = (folder for folder in FOLDERS if os.path.isdir(f"{root}/{folder}/{PLUGINS}"))
     return next(there, FOLDERS[0])
@@ -182,22 +177,20 @@ def _is_privileged(proc: str, pid: int) -> bool:
     return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
-def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Finding]:
+def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> Iterator[Finding]:
     own = {name: ids for name, ids in resources.items() if name.startswith(PREFIX)}
     number = sum(len(ids) for ids in own.values())
     plugins = _plugins(folder)
-    if not number:
-        if any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins):
-            return []  # a DRA driver offers them
+    has_dra = any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins)
+    if not number and not has_dra:
         gone = [name for name, alive in plugins.items() if not alive]
         text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
         text += f"; nobody listens on {gone[0]}" if gone else ""
         text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
-        return [Finding(Reason.ResourceNotListed, "error", text)]
-    if number < gpus:
+        yield Finding(Reason.ResourceNotListed, "error", text)
+    elif 0 < number < gpus:
         text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
-        return [Finding(Reason.DeviceUnhealthy, "warning", text)]
-    return []
+        yield Finding(Reason.DeviceUnhealthy, "warning", text)
 
 
 def _plugins(folder: str) -> dict[str, bool]:
@@ -224,17 +217,13 @@ def _listens(path: str) -> bool:
         os.close(here)
 
 
-def _waiting(root: str) -> list[Finding]:
-    """Return a finding if pods wait in Init for a status file that is not there."""
+def _waiting(root: str) -> Iterator[Finding]:
+    """Yield a finding if pods wait in Init for a status file that is not there."""
     folder = f"{root}/{VALIDATIONS}"
-    if not os.path.isdir(folder):
-        return []
-    names = procfs.list_directory(folder)
-    missing = [name for name in WAITED_FOR if name not in names]
-    if not missing:
-        return []
-    text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
-    return [Finding(Reason.PodsWaitInInit, "warning", text)]
+    missing = [name for name in WAITED_FOR if not os.path.lexists(f"{folder}/{name}")]
+    if missing and os.path.isdir(folder):
+        text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
+        yield Finding(Reason.PodsWaitInInit, "warning", text)
 
 
 LIMITS = "sys/fs/inotify"
@@ -254,20 +243,10 @@ class Used:
 
     instances: int = 0
     watches: int = 0
-    # counted, unseen: processes that were counted, and those that could not be
+    # counted, unseen: processes that were counted, and those that could not be; infinite without
+    # the time to look at all
     counted: int = 0
-    unseen: int = 0
-    in_time: bool = True
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all processes were counted."""
-        return self.in_time and not self.unseen
-
-    @property
-    def is_known(self) -> bool:
-        """Whether nearly all were."""
-        return self.in_time and self.unseen * MANY <= self.counted
+    unseen: float = 0
 
 
 def watches(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
@@ -280,15 +259,14 @@ def watches(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
     hidden = procfs.hidden_processes(proc)
     if procfs.in_user_namespace(proc):
         hidden = "this is another user namespace than the host's, with limits of its own"
-    at_least = "" if used.is_complete and not hidden else "at least "
-    pairs = (
-        ("instances", used.instances, instances, FEW_INSTANCES),
-        ("watches", used.watches, watches, FEW_WATCHES),
-    )
+    at_least = "at least " if used.unseen or hidden else ""
     texts = [
         f"root's processes have {at_least}{number} of {limit} {name} of inotify "
         f"(fs.inotify.max_user_{name}): programs that need more cannot watch files"
-        for name, number, limit, few in pairs
+        for name, number, limit, few in (
+            ("instances", used.instances, instances, FEW_INSTANCES),
+            ("watches", used.watches, watches, FEW_WATCHES),
+        )
         if number > limit * SHARE or limit - number < few
     ]
     if texts:
@@ -297,7 +275,7 @@ def watches(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
         return Part.absent(f"root's processes are not counted: {hidden}")
     text = f"{at_least}{used.instances} of {instances} instances, "
     text += f"{used.watches} of {watches} watches"
-    if used.is_known:
+    if used.unseen * MANY <= used.counted:
         return Part.of(text)
     text += "; not every process could be counted"
     return Part.of(Finding(Reason.InotifyExhausted, "unknown", text))
@@ -314,17 +292,15 @@ def _count(proc: str, uid: int, budget_s: float) -> Used:
     until = time.monotonic() + budget_s
     for pid in procfs.processes(proc):
         if time.monotonic() > until:
-            used.in_time = False
+            used.unseen = math.inf
             break
         folder = f"{proc}/{pid}"
         try:
             if os.stat(folder).st_uid != uid:
                 continue
             numbers = list(_inotify(folder))
-        except PermissionError:
-            used.unseen += 1
-            continue
-        except OSError:
+        except OSError as error:
+            used.unseen += isinstance(error, PermissionError)
             continue
         used.counted += 1
         used.instances += len(numbers)
@@ -338,8 +314,6 @@ def _count(proc: str, uid: int, budget_s: float) -> Used:
 def _inotify(folder: str) -> Iterator[str]:
     fd = f"{folder}/fd"
     for number in os.listdir(fd):
-        try:
+        with contextlib.suppress(FileNotFoundError):
             if os.readlink(f"{fd}/{number}") == INSTANCE:
                 yield number
-        except FileNotFoundError:
-            continue

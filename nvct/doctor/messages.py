@@ -63,6 +63,19 @@ class Found(NamedTuple):
     line: int  # the first line of the text that has it, from 1
     times: int
 
+    def to_dict(self) -> dict[str, object]:
+        """Return the message as JSON has it."""
+        message = self.message
+        return {
+            "message": message.name,
+            "source": message.source,
+            "cause": message.cause,
+            "remedy": message.remedy,
+            "reason": message.reason.name if message.reason else "",
+            "line": self.line,
+            "times": self.times,
+        }
+
 
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Message, ...]:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +33,7 @@ from nvct.kernel.kmsg import FILE, Kmsg, Message
 T = TypeVar("T")
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
+RECENT_S = 3600.0
 
 
 class Log(NamedTuple):
@@ -39,6 +41,14 @@ class Log(NamedTuple):
 
     messages: Sequence[Message] = ()
     problem: str = ""
+
+    def recent(self) -> Iterator[tuple[str, float]]:
+        """Yield the messages of the last hour, with their age in seconds."""
+        now = time.clock_gettime(time.CLOCK_MONOTONIC)
+        for message in self.messages:
+            age_s = now - message.time_us / 1e6
+            if age_s <= RECENT_S:
+                yield message.text, age_s
 
 
 def kernel_log(env: Mapping[str, str]) -> Log:
@@ -144,7 +154,7 @@ class Node:
     @cached_property
     def decisions(self) -> decisions.Log:
         """What runtime, hooks and agent have decided about containers."""
-        return decisions.look(decisions.folders(self.env), decisions.Filter())
+        return decisions.look(decisions.folders(self.env))
 
     @cached_property
     def report(self) -> Report:

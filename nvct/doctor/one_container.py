@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from nvct.doctor.containers import SHORT, gpu_nodes, joined
 from nvct.doctor.decisions import container_of, subject
 from nvct.doctor.gpu_users import Use
 from nvct.doctor.node import Node
+from nvct.doctor.reconstruction import NO_BUNDLE, Evidence
 from nvct.engine import engine_files
 from nvct.errors import NvctError, UsageError
 from nvct.host import procfs
@@ -42,25 +44,26 @@ class Found:
 
 
 def find(node: Node, word: str) -> list[Found]:
-    """Return the running containers with a name, a pod's name, an id, or a process id.
+    """Return the containers with a name, a pod's name, an id, or a process id.
 
-    Of an id, a word has at least the first SHORT digits. Raises UsageError if no running container
-    of this host has it.
+    They are those that run, or else those about which something was decided. Of an id, a word has
+    at least the first SHORT digits. Raises UsageError if no container of this host has it.
     """
     containers, proc = node.containers, node.roots.proc
     own = engine_files.own_names(node.env)
-    known = (
-        Found(id=id_, pid=pid, labels=containers.labels(pid))
-        for id_, pid in containers.first_processes(proc)
-    )
-    every = [*known, *_watched(proc)]
-    running = [_named(one, own) for one in {one.id: one for one in reversed(every)}.values()]
-    found = [one for one in running if _is_meant(one, word)]
+
+    def of_process(id_: str, pid: int) -> Found:
+        return _named(Found(id=id_, pid=pid, labels=containers.labels(pid)), own)
+
+    running = {one.id: _named(one, own) for one in reversed([*_watched(proc)])}
+    first = reversed([*containers.first_processes(proc)])
+    running |= {id_: of_process(id_, pid) for id_, pid in first}
+    found = [one for one in running.values() if _is_meant(one, word)]
     if not found and word.isdecimal() and word.isascii():
-        labels = containers.labels(int(word))
         id_ = containers.id_of(int(word))
         if id_ or procfs.read_text(f"{proc}/{word}/comm"):
-            found = [_named(Found(id=id_, pid=int(word), labels=labels), own)]
+            found = [of_process(id_, int(word))]
+    found = found or _ended(node, word)
     if not found:
         seen = "" if os.geteuid() == 0 else "; sudo finds the containers of others"
         raise UsageError(
@@ -70,7 +73,7 @@ def find(node: Node, word: str) -> list[Found]:
     return found
 
 
-def ended(node: Node, word: str) -> list[Found]:
+def _ended(node: Node, word: str) -> list[Found]:
     """Return the containers that do not run, and about which something was decided.
 
     A container that was refused never runs, and may have a name nevertheless.
@@ -88,14 +91,13 @@ def ended(node: Node, word: str) -> list[Found]:
 
 
 def ids(node: Node, word: str) -> tuple[str, ...]:
-    """Return the ids of the containers that a word means; of those that do not run, by name."""
+    """Return the ids of the containers that a word means; by name, also those of others."""
     try:
-        running = find(node, word)
+        found = [one.id for one in find(node, word)]
     except UsageError:
-        running = []
+        found = []
     named = (id_ for id_, name in names(node).items() if name == word)
-    every = (*(one.id for one in running), *named)
-    return tuple(dict.fromkeys(id_ for id_ in every if id_))
+    return tuple(filter(None, dict.fromkeys((*found, *named))))
 
 
 def names(node: Node) -> dict[str, str]:
@@ -112,38 +114,31 @@ def told(found: Found, uses: Sequence[Use], node: Node) -> dict[str, Any]:
         for use in uses
         if use.pid == found.pid or (found.labels and use.labels == found.labels)
     ]
-    creation = None
-    if found.id:
-        evidence = _evidence(found, records, node)
-        creation = reconstruction.reconstructed(evidence, node.settings, node.env)
     return {
         "name": found.name,
         "id": found.id,
         "pid": found.pid,
-        "creation": creation,
+        "creation": _creation(found, records, node) if found.id else None,
         "decisions": records,
         "uses": own,
         "nodes": [] if found.has_group else gpu_nodes(f"{node.roots.proc}/{found.pid}/root/dev"),
     }
 
 
-def _evidence(
-    found: Found, records: Sequence[dict[str, str]], node: Node
-) -> reconstruction.Evidence:
+def _creation(found: Found, records: Sequence[dict[str, str]], node: Node) -> dict[str, object]:
     folders = [record["bundle"] for record in records if record.get("bundle", "").startswith("/")]
     folder = folders[-1] if folders else engine_files.bundle_of(found.id, node.env, node.host)
-    try:
-        bundle = bundles.load(bundles.config_path(folder)) if folder else None
-    except NvctError:
-        bundle = None
-    annotations = bundle.annotations if bundle else {}
-    return reconstruction.Evidence(
-        creation=engine_files.creation_of(found.id, node.env, annotations, node.host),
+    bundle = NO_BUNDLE
+    with suppress(NvctError):
+        bundle = bundles.load(bundles.config_path(folder)) if folder else NO_BUNDLE
+    evidence = Evidence(
+        creation=engine_files.creation_of(found.id, node.env, bundle.annotations, node.host),
         bundle=bundle,
         records=records,
         log=node.decisions,
         started_s=started(found.pid, node.roots.proc) if found.pid else None,
     )
+    return reconstruction.reconstructed(evidence, node.settings, node.env)
 
 
 def _watched(proc: str) -> Iterator[Found]:

@@ -20,7 +20,7 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
 from nvct.doctor import incumbent, inside, messages, specifications
-from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
+from nvct.doctor.engine_access import specs_read
 from nvct.doctor.messages import refused
 from nvct.doctor.model import Finding, Part, Severity, count, listed
 from nvct.doctor.node import Node
@@ -129,10 +129,9 @@ def specs(node: Node) -> Part:
     if not report.drift:
         return Part.of(f"{things}, no difference from the host", *held)
     number = count(len(report.drift), "difference")
-    line = (
-        f"{things}, {number} from the host; {specifications.advice(report.drift, 'nvct publish')}"
-    )
+    advice = specifications.advice(report.drift, "nvct publish")
     lines = [*specifications.lines(report.drift), *held]
+    line = f"{things}, {number} from the host; {advice}"
     return Part.of(line, *lines, findings=specifications.findings(report))
 
 
@@ -248,16 +247,10 @@ def versions_of(node: Node) -> Part:
 
 def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:
     for status in statuses:
-        engine = CDI_NAMES.get(status.engine.engine, status.engine.engine)
-        folders = spec_folders(status)
-        for file in registry.specs:
-            if os.path.dirname(file.path) not in folders:
-                continue
-            if text := engines.refusal(file.spec, engine, status.engine.version):
-                # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
-                severity: Severity = "note" if status.registered else "warning"
-                remedy = older_remedy(file, engine, status.engine.version)
-                why = f"{file.path}: {text}"
+        # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
+        severity: Severity = "note" if status.registered else "warning"
+        for _, why, remedy in specs_read(status, registry):
+            if why:
                 yield Finding(Reason.SpecificationTooNew, severity, why, remedy)
 
 

@@ -9,7 +9,8 @@ still has. What none of them tells is named as unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from nvct.config.model import Config
@@ -30,6 +31,7 @@ INJECTED = f"{VISIBLE_DEVICES}=void"
 OWN_PREFIX = "NVIDIA_CTK_"  # Of variables that only specifications set
 RULE = re.compile(r"(?<=.); (?='[^']*' \((?:allow|ignore|deny)\) )")
 SLACK_S = 5.0  # Between the start of a container's process and its record, whose clocks differ
+NO_BUNDLE = Bundle("", "{}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +39,16 @@ class Evidence:
     """What is known of a container's creation."""
 
     creation: Creation
-    bundle: Bundle | None  # its config.json as it is now; None if there is none
+    bundle: Bundle  # its config.json as it is now; NO_BUNDLE if there is none
     records: Sequence[Mapping[str, str]]
     log: Log  # all records, whose folders may not be whole
     # when its first process started, in seconds since the epoch; None if unknown
     started_s: float | None = None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the shim or a specification has changed its config.json for a GPU."""
+        return INJECTED in self.bundle.env
 
 
 def reconstructed(
@@ -49,18 +56,19 @@ def reconstructed(
 ) -> dict[str, object]:
     """Return how a container was created, as JSON data."""
     record = _record(evidence.records)
-    unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
+    unknown = [] if record else [*_without_record(evidence)]
     if record.get("asked", "").endswith(CUT):
         unknown.append("the whole request: a record keeps the start of a long one")
-    leftover, uncertain = _left_out(record, settings, env) if record else ([], [])
+    leftover, uncertain = _left_out(record, settings, env)
+    bundle = evidence.bundle
     return {
         "engine": evidence.creation.engine,
         "image": evidence.creation.image,
         "asked": _asked(evidence, record, settings),
-        "privileged": evidence.bundle and "CAP_SYS_ADMIN" in evidence.bundle.bounding,
+        "privileged": None if bundle is NO_BUNDLE else "CAP_SYS_ADMIN" in bundle.bounding,
         "policy": _policy(record),
         "resolved": _resolved(record),
-        "went in": _went_in(evidence.bundle, record),
+        "went in": _went_in(bundle, record),
         "left out": leftover,
         "took": record.get("took", ""),
         "steps": record.get("steps", ""),
@@ -79,29 +87,24 @@ def _asked(
     evidence: Evidence, record: Mapping[str, str], settings: Config
 ) -> list[dict[str, str]]:
     """Return what was asked for, and by whom; "" if that is not known."""
-    creation, found = evidence.creation, []
-    source = ""
+    creation, source = evidence.creation, ""
+    found: dict[str, str] = {}
     if "asked" in record:
         source, _, ids = record["asked"].partition(": ")
-        found.append({"text": f"{source} asks for {ids}", "by": _by(source, creation)})
+        found[f"{source} asks for {ids}"] = _by(source, creation)
     elif (value := creation.value(VISIBLE_DEVICES)) is not None:
-        text = f"{VISIBLE_DEVICES}={value}"
-        found.append({"text": text, "by": creation.who_set(VISIBLE_DEVICES)})
+        found[f"{VISIBLE_DEVICES}={value}"] = creation.who_set(VISIBLE_DEVICES)
     for word in creation.words:
         # Docker writes its default runtime to where a user's choice is.
         may_be_default = word.startswith("--runtime ")
         by = "the user, or the engine's default" if may_be_default else "the user"
-        found.append({"text": word, "by": by})
-    bundle = evidence.bundle
-    if bundle is None:
-        return found
-    for text in explanation.asked(bundle, settings):
+        found.setdefault(word, by)
+    for text in explanation.asked(evidence.bundle, settings):
         name = text.partition("=")[0]
-        is_replaced = name == VISIBLE_DEVICES and INJECTED in bundle.env
-        is_known = name == source or text in [one["text"] for one in found]
-        if not (is_replaced or is_known or _is_injected(name, text, creation)):
-            found.append({"text": text, "by": _by(name, creation)})
-    return found
+        is_replaced = name == VISIBLE_DEVICES and evidence.is_served
+        if not (is_replaced or name == source or _is_injected(name, text, creation)):
+            found.setdefault(text, _by(name, creation))
+    return [{"text": text, "by": by} for text, by in found.items()]
 
 
 def _is_injected(name: str, text: str, creation: Creation) -> bool:
@@ -141,12 +144,11 @@ def _resolved(record: Mapping[str, str]) -> list[str]:
     return found
 
 
-def _went_in(bundle: Bundle | None, record: Mapping[str, str]) -> list[str]:
+def _went_in(bundle: Bundle, record: Mapping[str, str]) -> list[str]:
     found = [record["result"]] if "result" in record else []
     if record.get("nodes"):
         return [*found, record["nodes"]]
-    devices = bundle.objects(("linux", "devices")) if bundle else ()
-    paths = [str(device.get("path")) for device in devices]
+    paths = [str(device.get("path")) for device in bundle.objects(("linux", "devices"))]
     nodes = [path for path in paths if path.startswith("/dev/nvidia")]
     return [*found, f"its config.json has {' '.join(nodes)}"] if nodes else found
 
@@ -159,7 +161,7 @@ def _driver(record: Mapping[str, str]) -> str:
 def _left_out(
     record: Mapping[str, str], settings: Config, env: Mapping[str, str]
 ) -> tuple[list[dict[str, object]], list[str]]:
-    if record["outcome"] != "given":
+    if record.get("outcome") != "given":
         return [], []
     if "plan" not in record:
         return [], ["what was left out: the record is of an older nvct, which did not keep it"]
@@ -185,11 +187,8 @@ def _left_out(
 
 
 def _plans(env: Mapping[str, str]) -> list[model.Plan]:
-    store = Store(run_dir(env))
-    try:
+    with closing(Store(run_dir(env))) as store:
         found = [store.read_json(name) for name in PLANS]
-    finally:
-        store.close()
     return [plan for plan in found if plan is not None and "devices" in plan]  # type: ignore[misc]
 
 
@@ -203,15 +202,15 @@ def _names(record: Mapping[str, str], settings: Config) -> list[str]:
     ]
 
 
-def _without_request(evidence: Evidence) -> list[str]:
-    bundle = evidence.bundle
-    if bundle is None or INJECTED not in bundle.env or evidence.creation.env is not None:
-        return []
-    return [f"what it asked for: in its config.json {INJECTED} has taken the place of the request"]
+def _without_record(evidence: Evidence) -> Iterator[str]:
+    """Yield what is unknown of a request without a record; why there is none, if that is known."""
+    if evidence.is_served and evidence.creation.env is None:
+        text = f"in its config.json {INJECTED} has taken the place of the request"
+        yield f"what it asked for: {text}"
+    yield _why_no_record(evidence)
 
 
-def _without_record(evidence: Evidence) -> str:
-    """Return why there is no record of a container's request, as far as that can be told."""
+def _why_no_record(evidence: Evidence) -> str:
     unreadable = [one.folder for one in evidence.log.rings if not one.is_readable]
     if unreadable:
         return f"what was decided: the records in {' and '.join(unreadable)} cannot be read"
@@ -222,13 +221,12 @@ def _without_record(evidence: Evidence) -> str:
         return "what was decided: nothing is recorded about it; the record may have been replaced"
     if any(OWN_KIND in word for word in evidence.creation.words):
         return "who decided: its engine gave it the device by CDI, which leaves no record"
-    served = evidence.bundle is not None and INJECTED in evidence.bundle.env
-    if (gone and oldest is not None and since < oldest + SLACK_S) or (gone and not records):
+    if gone and (oldest is None or since < oldest + SLACK_S):
         return (
             f"what was decided: it started at {date(since)}, before the oldest record that is"
             " kept; newer ones have taken the place of its record"
         )
-    if served:
+    if evidence.is_served:
         return (
             "who decided: its config.json was changed for a GPU, and no record is about it: its"
             " engine did that by CDI, or the record was removed"

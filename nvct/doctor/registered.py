@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from nvct.config import toml_file
 from nvct.config.tables import find
@@ -35,51 +36,45 @@ def check(node: Node) -> Part:
     if not local:
         more = f", {others}" if statuses else ""
         return Part.absent(f"none on this host{more}")
-    accesses = [engine_access.of(status, node.registry) for status in local]
+    accesses = [(status, engine_access.of(status, node.registry)) for status in local]
     has_gpu = inventory is not None and bool(inventory.gpus or inventory.devices)
-    needed = _needed(local, accesses, node.roots.proc) if has_gpu else [False] * len(local)
+    gives_gpus = any(access.gives_gpus for _, access in accesses)
     said: list[str | Finding] = []
-    for status, access, is_needed in zip(local, accesses, needed, strict=True):
+    for status, access in accesses:
+        is_needed = has_gpu and _is_needed(status.engine, node, gives_gpus=gives_gpus)
         said += _engine(status, access, is_needed=is_needed)
     said += of_unread_files(local)
-    said += _without_rules(local, accesses) if node.settings.cli_no_cgroups else ()
+    said += _without_rules(accesses) if node.settings.cli_no_cgroups else ()
     said += [f"{others}, not looked at"] if len(statuses) > len(local) else []
-    is_idle = not has_gpu and not any(access.gives_gpus for access in accesses)
-    return Part.of(*said, health="absent" if is_idle else "ok")
+    return Part.of(*said, health="ok" if has_gpu or gives_gpus else "absent")
 
 
-def _needed(statuses: Sequence[Status], accesses: Sequence[Access], proc: str) -> list[bool]:
-    """Return for each engine whether it is a fault that it gives no GPU.
+def _is_needed(engine: Engine, node: Node, *, gives_gpus: bool) -> bool:
+    """Return whether it is a fault that an engine gives no GPU; `gives_gpus`: whether one does.
 
     An engine that does not run is needed only if no other one gives GPUs, or may run unseen. A
     containerd beside Docker serves Docker, which has its own runtimes, unless it serves pods too.
     """
-    nobody = not procfs.hidden_processes(proc) and not any(one.gives_gpus for one in accesses)
-    docker = any(status.engine.engine == "docker" and status.engine.pid for status in statuses)
-    return [
-        status.engine.platform not in WITHOUT_RUNTIME
-        and not _serves_docker(status.engine, proc, docker=docker)
-        and (bool(status.engine.pid) or nobody)
-        for status in statuses
-    ]
+    proc = node.roots.proc
+    if engine.engine == "containerd":
+        near = [status.engine for status in node.statuses if not status.engine.foreign]
+        has_docker = any(other.engine == "docker" and other.pid for other in near)
+        if engine.platform == "Docker" or (has_docker and not kubelet.processes(proc)):
+            return False
+    is_asked = bool(engine.pid) or not (gives_gpus or procfs.hidden_processes(proc))
+    return is_asked and engine.platform not in WITHOUT_RUNTIME
 
 
-def _without_rules(statuses: Sequence[Status], accesses: Sequence[Access]) -> Iterator[Finding]:
+def _without_rules(accesses: Sequence[tuple[Status, Access]]) -> Iterator[Finding]:
     """Yield a finding for each engine of root whose hook then lets a container open no GPU.
 
     The key is for engines of users, which may not change a cgroup; both read one config.toml.
     """
-    for status, access in zip(statuses, accesses, strict=True):
+    for status, access in accesses:
         if access.hook.endswith(RUNTIME_HOOK_PROGRAM) and not status.engine.uid:
             text = f"config.toml says no-cgroups = true, and {status.engine.engine} runs as root: "
             text += "`--gpus` gives a container nodes that its cgroup does not let it open"
             yield Finding(Reason.CgroupRulesOff, "warning", text)
-
-
-def _serves_docker(engine: Engine, proc: str, *, docker: bool) -> bool:
-    if engine.engine != "containerd":
-        return False
-    return engine.platform == "Docker" or (docker and not kubelet.processes(proc))
 
 
 def _engine(status: Status, access: Access, *, is_needed: bool) -> Iterator[str | Finding]:
@@ -131,26 +126,17 @@ def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> I
         for path in _usual(engine, tree) if status.state and is_usual else ():
             if os.path.realpath(tree.at(path)) in read:
                 continue
-            if names := _registered(engine, path, tree):
-                yield _finding(status, path, names)
+            with suppress(NvctError, OSError):  # one that cannot be read
+                handlers = _handlers(engine.engine, path, tree).items()
+                if names := sorted(name for name, program in handlers if is_nvidia(name, program)):
+                    yield _finding(status, path, names)
 
 
 def _usual(engine: Engine, files: Files) -> Iterator[str]:
     yield modules.CONFIG[engine.engine]
     for folder, suffix in FOLDERS[engine.engine]:
-        try:
+        with suppress(NvctError, OSError):
             yield from files.names(folder, suffix)[:LIMIT]
-        except (NvctError, OSError):
-            continue
-
-
-def _registered(engine: Engine, path: str, files: Files) -> list[str]:
-    """Return the runtimes of NVIDIA's that a file registers; none if it cannot be read."""
-    try:
-        handlers = _handlers(engine.engine, path, files)
-    except (NvctError, OSError):
-        return []
-    return sorted(name for name, program in handlers.items() if is_nvidia(name, program))
 
 
 def _handlers(engine: str, path: str, files: Files) -> Mapping[str, str]:

@@ -11,14 +11,13 @@ import glob
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from nvct.doctor.model import Finding, Part, Severity, count, listed, unseen
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
-from nvct.engine.engine_files import docker_folder, read_list, read_object
+from nvct.engine.engine_files import docker_folder, image_env, read_list, read_object
 from nvct.host import procfs
 from nvct.host.roots import Roots
 
@@ -38,7 +37,6 @@ HOST_PROFILE = re.compile(r"/|snap\.(?!docker\.|microk8s\.|k8s\.|lxd\.)")
 FIELD = re.compile(r'\b(name|comm)="([^"]{1,200})"')
 """AppArmor writes a value with a quote or a space in it as hexadecimal digits, without quotes."""
 DRIVER_NODE = re.compile(r"/dev/(?:nvidia|dri/renderD)")
-RECENT_S = 3600.0
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -97,10 +95,9 @@ def apparmor(node: Node) -> Part:
         text = f"what AppArmor denied: {node.log.problem}"
         return Part.of(Finding(Reason.AppArmorDenies, "unknown", text))
     denied: dict[tuple[str, ...], str] = {}
-    since_us = (time.clock_gettime(time.CLOCK_MONOTONIC) - RECENT_S) * 1e6
-    for message in node.log.messages:
-        if message.time_us > since_us and (match := PROFILE_DENIED.match(message.text)):
-            fields = dict(FIELD.findall(message.text))
+    for message, _ in node.log.recent():
+        if match := PROFILE_DENIED.match(message):
+            fields = dict(FIELD.findall(message))
             if DRIVER_NODE.match(fields.get("name", "")):
                 key = (match[1], fields["name"])
                 denied[key] = f"profile {match[1]} of AppArmor denies {fields['name']}"
@@ -199,6 +196,4 @@ def _storage(root: str) -> Iterator[str]:
 
 
 def _asks(document: dict[str, Any]) -> bool:
-    config = document.get("config")
-    env = config.get("Env") if isinstance(config, dict) else None
-    return isinstance(env, list) and ASKS in env
+    return ASKS in (image_env(document) or ())

@@ -94,25 +94,23 @@ def _describe(status: os.stat_result) -> str:
 
 
 def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
-    """Yield what keeps a user from nodes that not everybody may open."""
-    closed = {
-        path: status
-        for path, status in nodes.items()
-        if status.st_mode & READ_WRITE != READ_WRITE and status.st_uid != user.uid
-    }
-    for path, status in list(closed.items())[:1]:
+    """Yield what keeps a user from the first node that not everybody may open."""
+    for path, status in nodes.items():
+        if status.st_mode & READ_WRITE == READ_WRITE or status.st_uid == user.uid:
+            continue
         group = status.st_gid
         opens_to_group = status.st_mode >> 3 & READ_WRITE == READ_WRITE
         if group in user.groups and opens_to_group:
             text = f"user {user} may open {path} by the group {group}: rootless containers need "
             text += "`--group-add keep-groups` with crun as the runtime"
             yield Finding(Reason.DeviceNodesRestricted, "note", text)
-            continue
+            return
         text = f"user {user} may not open {path}: {_describe(status)}"
         remedy = f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it."
         if opens_to_group and group:
             remedy = f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
         yield Finding(Reason.DeviceNodesRestricted, "warning", text, remedy)
+        return
 
 
 def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
@@ -134,15 +132,11 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
             severity: Severity = "warning" if user.runs_containers else "note"
             text = f"/etc/{file} has no line for user {user}: Podman can run only images "
             text += "whose files belong to root"
-            remedy = _add_ids(user, listed)
+            start = max([FIRST_ID, *(ids.stop for ids in _ranges(listed, ":"))])
+            ids = f"{start}-{start + IDS - 1}"
+            command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
+            remedy = f"Run `sudo {command}`, then `podman system migrate`."
             yield Finding(Reason.SubordinateIdsMissing, severity, text, remedy)
-
-
-def _add_ids(user: User, listed: str) -> str:
-    start = max([FIRST_ID, *(ids.stop for ids in _ranges(listed, ":"))])
-    ids = f"{start}-{start + IDS - 1}"
-    command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
-    return f"Run `sudo {command}`, then `podman system migrate`."
 
 
 def _of_containers(node: Node) -> Iterator[Finding]:

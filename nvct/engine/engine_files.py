@@ -154,7 +154,7 @@ def _docker(data_root: str, id_: str) -> Creation | None:
         engine="Docker",
         image=str(config.get("Image", "")),
         env=_texts(config.get("Env")),
-        image_env=_image_env(read_object(paths[0])) if paths and digest.isalnum() else None,
+        image_env=image_env(read_object(paths[0])) if paths and digest.isalnum() else None,
         words=[*_docker_words(read_object(f"{folder}/hostconfig.json"))],
     )
 
@@ -190,7 +190,7 @@ def _podman(data: str, id_: str) -> Creation | None:
         engine="Podman",
         image=str(document.get("rootfsImageName", "")),
         env=_texts(process.get("env")) if isinstance(process, dict) else None,
-        image_env=_image_env(read_object(paths[0])) if paths else None,
+        image_env=image_env(read_object(paths[0])) if paths else None,
         words=[*_podman_words(_texts(document.get("createCommand")))],
     )
 
@@ -231,7 +231,8 @@ def _podman_words(command: Sequence[str]) -> Iterator[str]:
             yield f"{before} {word}"
 
 
-def _image_env(document: Mapping[str, Any]) -> list[str] | None:
+def image_env(document: Mapping[str, Any]) -> list[str] | None:
+    """Return the variables of an image by its configuration; None if that has none."""
     config = document.get("config")
     return _texts(config.get("Env")) if isinstance(config, dict) else None
 

@@ -30,7 +30,7 @@ def log_to(folder: Path) -> Log:
 
 def records(folder: Path) -> list[tuple[str, str, str]]:
     """Return outcome, subject and what was given, changed or wrong."""
-    found = decisions.read([str(folder)], decisions.Filter())
+    found = decisions.look([str(folder)]).records
     return [
         (one["outcome"], one["about"], one.get("asked") or one.get("result") or one["error"])
         for one in found

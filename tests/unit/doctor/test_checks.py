@@ -169,8 +169,7 @@ def test_an_engine_without_a_low_level_runtime_is_a_fault(lab: Lab) -> None:
 
 
 def lines_of(part: Part, width: int = 0) -> list[str]:
-    check = checks.named([part.name])[0]
-    return [*text([(check, part)], is_root=True, width=width)]
+    return [*text([part], is_root=True, width=width)]
 
 
 def test_what_to_do_follows_the_lines_that_need_it() -> None:

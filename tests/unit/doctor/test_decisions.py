@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("driver")
 
 
 def records(lab: Lab) -> list[dict[str, str]]:
-    return decisions.read([str(lab.run_dir)], ALL)
+    return decisions.look([str(lab.run_dir)]).records
 
 
 def give(lab: Lab, *notes: str) -> None:
@@ -69,7 +69,7 @@ def test_a_node_that_devices_share_is_counted_once(tmp_path: Path) -> None:
     recorder.given(store, "shim", "/b", decision)
     store.close()
 
-    (record,) = decisions.read([folder], ALL)
+    (record,) = decisions.look([folder]).records
 
     assert (record["result"], record["nodes"]) == ("1 nodes, 0 mounts", "/dev/nvidiactl")
 
@@ -254,14 +254,14 @@ def test_the_agents_records_are_among_the_others(lab: Lab, tmp_path: Path) -> No
     recorder.refused(store, "shim", "/run/b", RequestError("x"))
     places = [str(lab.run_dir), str(tmp_path)]
 
-    found = decisions.read(places, ALL)
+    found = decisions.look(places).records
 
     assert [decisions.subject(one) for one in found] == ["/run/a", "ns/claim", "/run/b"]
     assert text(found[1]).endswith("changed ns/claim: it is free")
-    assert decisions.read(places, decisions.Filter(outcome="changed")) == found[1:2]
+    assert decisions.look(places, decisions.Filter(outcome="changed")).records == found[1:2]
     os.unlink(tmp_path / recorder.NAME)
     os.mkfifo(tmp_path / recorder.NAME)
-    assert decisions.read(places, ALL) == [found[0], found[2]]
+    assert decisions.look(places).records == [found[0], found[2]]
 
 
 def test_a_request_that_json_makes_long_is_recorded(lab: Lab) -> None:

@@ -79,12 +79,13 @@ def test_a_container_that_was_refused_is_found_by_its_id_and_name(
 
     for word in ("late", refused, refused[:12]):
         host = node(tree, str(folder))
-        (ended,) = one_container.ended(host, word)
+        (ended,) = one_container.find(host, word)
         one = one_container.told(ended, [], host)
         assert (one["id"], one["pid"]) == (refused, 0)
         assert [record["error"] for record in one["decisions"]] == ["no GPU 9", "again"]
     for word in ("docker", refused[:11], "run", "nobody", "overlay-containers"):
-        assert one_container.ended(node(tree, str(folder)), word) == []
+        with pytest.raises(UsageError):
+            one_container.find(node(tree, str(folder)), word)
 
 
 def test_a_name_means_a_container_that_does_not_run_too(tree: HostTree) -> None:

@@ -47,7 +47,7 @@ def problems(lab: Lab) -> list[str]:
 
 
 def records(lab: Lab) -> int:
-    return len(decisions.read([str(lab.run_dir)], decisions.Filter()))
+    return len(decisions.look([str(lab.run_dir)]).records)
 
 
 def in_namespace(lab: Lab, options: str, before: str = ":") -> tuple[str, str]:

@@ -113,7 +113,7 @@ def test_without_a_plugin_the_record_is_of_the_past(case: Case) -> None:
 
 
 def records(case: Case) -> list[dict[str, str]]:
-    return decisions.read([case.record_folder], decisions.Filter())
+    return decisions.look([case.record_folder]).records
 
 
 def test_the_log_has_creates_and_refusals(case: Case) -> None:

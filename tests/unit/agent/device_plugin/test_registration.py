@@ -134,7 +134,7 @@ async def test_the_kubelet_calls_the_plugin(folder: str) -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="unknown device: GPU-9"):
             await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
 
-    given, refused = decisions.read([folder], decisions.Filter(container=GPU))
+    given, refused = decisions.look([folder], decisions.Filter(container=GPU)).records
     assert (given["outcome"], given["asked"]) == ("given", "GPU-1, GPU-0")
     assert refused["error"].endswith("unknown device: GPU-9")
 

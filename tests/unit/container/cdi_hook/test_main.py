@@ -201,7 +201,7 @@ def test_why_a_hook_failed_is_recorded(
     assert main(words, reading, run_dir=folder) == 1
 
     os.close(reading)
-    (record,) = decisions.read([folder], decisions.Filter())
+    (record,) = decisions.look([folder]).records
     assert (record["outcome"], record["program"]) == ("refused", "nvidia-cdi-hook")
     assert record["bundle"].startswith(bundle)
     assert record["error"].startswith(error)
