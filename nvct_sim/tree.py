@@ -173,7 +173,7 @@ def _check(name: str, version: str, machine: str, *, native: bool) -> None:
 def _build(cache: Path) -> dict[str, Path]:
     from nvct_sim.native import build  # a compiler is needed only here
 
-    return dict(zip(build.NAMES, build.build(cache), strict=True))
+    return build.build(cache)
 
 
 def _real_nodes(folder: Path, nodes: Nodes) -> bool:
