@@ -25,10 +25,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvct import paths
-from nvct.errors import HostError, UsageError
+from nvct.errors import HostError, OSErrorsAs, UsageError
 from nvct.linux import constants as c
 from nvct.linux import ldcache, mountinfo
-from nvct.linux.kernel import KERNEL, Kernel
+from nvct.linux.kernel import KERNEL
 from nvct_sim import kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node
@@ -60,12 +60,11 @@ def farm_dir(driver_root: str = DRIVER_ROOT) -> str:
 class _Attachment:
     """Attaches one node; each step leaves its mounts in place for the next step."""
 
-    __slots__ = ("_driver_root", "_kernel", "_node", "_stage", "_state", "_user_space")
+    __slots__ = ("_driver_root", "_node", "_stage", "_state", "_user_space")
 
-    def __init__(self, node: Node, driver_root: str, kernel: Kernel) -> None:
+    def __init__(self, node: Node, driver_root: str) -> None:
         self._node = node
         self._driver_root = driver_root
-        self._kernel = kernel
         self._stage = node.tree / "mnt"
         self._state = node.state()
         # An overlay shows only part of the changes in its layers, so this layer must not change.
@@ -82,14 +81,14 @@ class _Attachment:
         self._dev()
         self._driver()
         # Mounts made from the stage stay; only the stage itself is detached.
-        self._kernel.umount2(str(self._stage), c.MNT_DETACH)
+        KERNEL.umount2(str(self._stage), c.MNT_DETACH)
 
     def _tmpfs(self, target: Path) -> None:
         target.mkdir(exist_ok=True)
-        self._kernel.mount("nvct-sim", str(target), "tmpfs", 0, "mode=755")
+        KERNEL.mount("nvct-sim", str(target), "tmpfs", 0, "mode=755")
 
     def _bind(self, source: str | Path, target: str | Path) -> None:
-        self._kernel.mount(str(source), str(target), None, c.MS_BIND | c.MS_REC)
+        KERNEL.mount(str(source), str(target), None, c.MS_BIND | c.MS_REC)
 
     def _overlay(self, target: str, lower: Sequence[str], upper: Path | None = None) -> None:
         if any(set(path) & set(":,\\") for path in lower):
@@ -102,7 +101,7 @@ class _Attachment:
             upper.mkdir()
             work.mkdir()
             options += f",upperdir={upper},workdir={work}"
-        self._kernel.mount("nvct-sim", target, "overlay", 0, options)
+        KERNEL.mount("nvct-sim", target, "overlay", 0, options)
 
     def _proc(self) -> None:
         if "/proc/devices" in _mounts_below("/proc"):
@@ -139,7 +138,7 @@ class _Attachment:
         for module in (self._node.sys / "module").iterdir():  # an upgrade changes these
             target = f"/sys/module/{module.name}"
             self._bind(module, target)
-            self._kernel.mount(None, target, None, c.MS_BIND | c.MS_REMOUNT | c.MS_RDONLY)
+            KERNEL.mount(None, target, None, c.MS_BIND | c.MS_REMOUNT | c.MS_RDONLY)
 
     def _etc(self) -> None:
         lower = [str(self._node.etc)]
@@ -184,11 +183,11 @@ class _Attachment:
                 run_folder.mirror(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
-        run_folder.fill(private / run_folder.NAME, self._kernel)
+        run_folder.fill(private / run_folder.NAME, KERNEL)
         modules = sysfs.proc_modules("", self._state)
         (private / run_folder.NAME / "modules").write_text(modules)
         (private / "nvct").chmod(0o700)
-        self._kernel.mount(str(private), "/run", None, c.MS_MOVE)
+        KERNEL.mount(str(private), "/run", None, c.MS_MOVE)
         if not Path("/var/run").is_symlink():
             self._bind("/run", "/var/run")
 
@@ -196,7 +195,7 @@ class _Attachment:
         private = self._stage / "dev"
         self._tmpfs(private)
         for name in DEV_ENTRIES:
-            run_folder.copy_node(Path("/dev") / name, private / name, self._kernel)
+            run_folder.copy_node(Path("/dev") / name, private / name, KERNEL)
         for name in DEV_MOUNTS:
             if Path("/dev", name).is_dir():
                 (private / name).mkdir()
@@ -206,7 +205,7 @@ class _Attachment:
         if self._node.real_nodes and not os.statvfs(caps).f_flag & os.ST_NODEV:
             # A bind mount: MIG devices that are created later appear here too.
             self._bind(caps, private / "nvidia-caps")
-        self._kernel.mount(str(private), "/dev", None, c.MS_MOVE)
+        KERNEL.mount(str(private), "/dev", None, c.MS_MOVE)
 
     def _driver(self) -> None:
         if self._driver_root != "/":
@@ -228,9 +227,7 @@ def _mounts_below(folder: str) -> list[str]:
     return sorted({m.target for m in mounts if m.target.startswith(f"{folder}/")})
 
 
-def attach(
-    node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True, kernel: Kernel = KERNEL
-) -> None:
+def attach(node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True) -> None:
     """Make a node look real in the current mount namespace, which must be a private one.
 
     The driver root "/" overlays the driver's user space on the host's own files; with `host_run`
@@ -244,30 +241,24 @@ def attach(
             "a node is attached only in a private mount namespace", hint="use `nvct sim exec`"
         )
     try:
-        _Attachment(node, driver_root, kernel).run(host_run=host_run)
+        _Attachment(node, driver_root).run(host_run=host_run)
     except OSError as error:
         raise HostError(
             f"cannot attach node {node.name}: {error}", hint=kernelfs.remedy()
         ) from error
 
 
-def enter(
-    node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True, kernel: Kernel = KERNEL
-) -> None:
+def enter(node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True) -> None:
     """Move this process into a private mount namespace in which a node looks real."""
-    make_private(kernel)
-    attach(node, driver_root=driver_root, host_run=host_run, kernel=kernel)
+    make_private()
+    attach(node, driver_root=driver_root, host_run=host_run)
 
 
-def make_private(kernel: Kernel = KERNEL) -> None:
+def make_private() -> None:
     """Move this process into a private mount namespace; HostError if the kernel refuses it."""
-    try:
-        kernel.unshare(c.CLONE_NEWNS)
-        kernel.mount("none", "/", None, c.MS_REC | c.MS_PRIVATE)
-    except OSError as error:
-        raise HostError(
-            f"cannot make a mount namespace: {error.strerror}", hint=kernelfs.remedy()
-        ) from error
+    with OSErrorsAs(HostError, "cannot make a mount namespace", hint=kernelfs.remedy()):
+        KERNEL.unshare(c.CLONE_NEWNS)
+        KERNEL.mount("none", "/", None, c.MS_REC | c.MS_PRIVATE)
 
 
 def exec_in(
@@ -276,7 +267,6 @@ def exec_in(
     env: Mapping[str, str] | None = None,
     *,
     driver_root: str = DRIVER_ROOT,
-    host_run: bool = True,
     cwd: str | None = None,
 ) -> int:
     """Run a program on a node and return its exit status, or 128 + N if signal N ends it.
@@ -296,12 +286,7 @@ def exec_in(
 
     before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
     try:
-        started.append(
-            spawn(
-                argv, lambda: enter(node, driver_root=driver_root, host_run=host_run),
-                env=env, cwd=cwd,
-            )
-        )  # fmt: skip
+        started.append(spawn(argv, lambda: enter(node, driver_root=driver_root), env=env, cwd=cwd))
         for number in early:
             started[0].send_signal(number)
         return _wait(started[0])

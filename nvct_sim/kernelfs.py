@@ -39,6 +39,26 @@ EXTRA_MAJORS = {
     "gdrdrv": {"gdrdrv": 506},
     "uverbs": {"infiniband_verbs": 231, "rdma_cm": 505},
 }
+# Name, driver, minor and mode.
+CONTROL_NODES = (
+    ("nvidiactl", "nvidiactl", 255, 0o666),
+    ("nvidia-modeset", "nvidia-modeset", 254, 0o666),
+    ("nvidia-uvm", "nvidia-uvm", 0, 0o666),
+    ("nvidia-uvm-tools", "nvidia-uvm", 1, 0o666),
+    ("nvidia-caps/nvidia-cap1", "nvidia-caps", 1, 0o400),
+    ("nvidia-caps/nvidia-cap2", "nvidia-caps", 2, 0o444),
+)
+# Kind of extra, name, driver and minor of the first. A name without {} is of one node for all.
+EXTRA_NODES = (
+    ("nvswitch", "nvidia-nvswitchctl", "nvidia-nvswitch", 255),
+    ("nvswitch", "nvidia-nvlink", "nvidia-nvlink", 0),
+    ("nvswitch", "nvidia-nvswitch{}", "nvidia-nvswitch", 0),
+    ("imex", "nvidia-caps-imex-channels/channel{}", "nvidia-caps-imex-channels", 0),
+    ("nvidia_fs", "nvidia-fs{}", "nvidia-fs", 0),
+    ("gdrdrv", "gdrdrv", "gdrdrv", 0),
+    ("uverbs", "infiniband/rdma_cm", "rdma_cm", 0),
+    ("uverbs", "infiniband/uverbs{}", "infiniband_verbs", 192),  # IB_UVERBS_BASE_MINOR
+)
 DYNAMIC_MAJORS = (*range(254, 233, -1), *range(511, 383, -1))  # Documentation/devices.txt
 FIRST_IRQ = 200
 FIRST_CARD, FIRST_RENDER = 1, 128  # card0 is the board's own display controller
@@ -126,12 +146,8 @@ def drm_nodes(number: int) -> dict[str, int]:
 def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
     """Yield the device nodes that the driver and udev create on this node."""
     major = _majors(state)
-    yield DeviceFile("nvidiactl", major["nvidiactl"], 255)
-    yield DeviceFile("nvidia-modeset", major["nvidia-modeset"], 254)
-    yield DeviceFile("nvidia-uvm", major["nvidia-uvm"], 0)
-    yield DeviceFile("nvidia-uvm-tools", major["nvidia-uvm"], 1)
-    yield DeviceFile("nvidia-caps/nvidia-cap1", major["nvidia-caps"], 1, 0o400)
-    yield DeviceFile("nvidia-caps/nvidia-cap2", major["nvidia-caps"], 2, 0o444)
+    for name, driver, minor, mode in CONTROL_NODES:
+        yield DeviceFile(name, major[driver], minor, mode)
     for gpu in state.find("gpu"):
         yield DeviceFile(f"nvidia{gpu.fields['minor']}", major["nvidia"], int(gpu.fields["minor"]))
     for cap in state.find("cap"):
@@ -141,35 +157,17 @@ def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
     for number in range(len(state.find("gpu"))):
         for (name, minor), group in zip(drm_nodes(number).items(), (video, render), strict=True):
             yield DeviceFile(f"dri/{name}", major["drm"], minor, 0o660, group)
-    yield from _extra_files(state, major)
+    counts = extras(state)
+    for kind, name, driver, first in EXTRA_NODES:
+        count = counts.get(kind, 0)
+        for number in range(count if "{}" in name else min(count, 1)):
+            yield DeviceFile(name.format(number), major[driver], first + number)
 
 
 def extras(state: State) -> dict[str, int]:
     """Return kind -> count of this node's devices other than GPUs."""
     records = state.find("extras")
     return {kind: int(count) for kind, count in records[0].fields.items()} if records else {}
-
-
-def _extra_files(state: State, major: dict[str, int]) -> Iterator[DeviceFile]:
-    count = extras(state)
-    if switches := count.get("nvswitch", 0):
-        yield DeviceFile("nvidia-nvswitchctl", major["nvidia-nvswitch"], 255)
-        yield DeviceFile("nvidia-nvlink", major["nvidia-nvlink"], 0)
-        for number in range(switches):
-            yield DeviceFile(f"nvidia-nvswitch{number}", major["nvidia-nvswitch"], number)
-    for number in range(count.get("imex", 0)):
-        name = f"nvidia-caps-imex-channels/channel{number}"
-        yield DeviceFile(name, major["nvidia-caps-imex-channels"], number)
-    for number in range(count.get("nvidia_fs", 0)):
-        yield DeviceFile(f"nvidia-fs{number}", major["nvidia-fs"], number)
-    for _ in range(count.get("gdrdrv", 0)):
-        yield DeviceFile("gdrdrv", major["gdrdrv"], 0)
-    if verbs := count.get("uverbs", 0):
-        yield DeviceFile("infiniband/rdma_cm", major["rdma_cm"], 0)
-        for number in range(verbs):
-            # 192 is the kernel's IB_UVERBS_BASE_MINOR.
-            name = f"infiniband/uverbs{number}"
-            yield DeviceFile(name, major["infiniband_verbs"], 192 + number)
 
 
 def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:

@@ -243,7 +243,7 @@ def install(
 
 
 def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machine: str) -> None:
-    """Install the files for devices other than GPUs (nvct_sim.profile.Extras)."""
+    """Install the files for devices other than GPUs (profiles/nodes.toml)."""
     if extras.get("nvswitch"):
         folder = root / library_dir(machine)
         for library in SWITCH_LIBRARIES:

@@ -12,66 +12,13 @@ from nvct.config import toml
 from nvct.errors import UsageError
 
 GPUS_PER_BOARD = 8
-FIRST_SWITCH_BUS = 0xC0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigProfile:
-    """A GPU instance profile: its NVML attributes, and the compute instance that fills it."""
-
-    id: int
-    kind: int
-    name: str
-    slices: int
-    ce: int
-    dec: int
-    jpeg: int
-    ofa: int
-    sm: int
-    memory: int
-    max: int
-    ci: int
-    placements: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """A GPU model: its attributes in NVML and in the PCI configuration space."""
-
-    name: str
-    memory: int
-    cc: str
-    arch: int
-    brand: int
-    device: int
-    subsystem: int
-    power: int
-    temp: int
-    migcapable: int
-    vbios: str
-    kind: int = 0x030200
-    bar1: int = 256  # size of the second base address in MiB
-    # cores, buswidth: number of CUDA cores, and width of the memory bus in bits
-    cores: int = 0
-    buswidth: int = 0
-    fan: int = 0  # speed in per cent, 0 for a board without fans
-    # ecc, serial: 1 if the board has ECC memory, or a serial number
-    ecc: int = 1
-    serial: int = 1
-    nvlinks: int = 0
-    nvlink: int = 0  # NVLink version in NVML's numbering
-    nvswitch: int = 0  # device and vendor id of the switches at the NVLinks, 0 for none
-    # vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host
-    vgpuhost: str = ""
-    vgpubranch: str = ""
-    mig: tuple[MigProfile, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGpu:
     """A GPU of a node: its model, its position, and its initial MIG instances."""
 
-    model: Model
+    model: dict[str, Any]  # a table of models.toml, whose head describes the members
     bus: str
     minor: int
     mig: tuple[str, ...] | None  # profile names of the MIG instances; None if MIG mode is off
@@ -80,34 +27,6 @@ class NodeGpu:
     path: str
     # peer of each NVLink: the index of a GPU, or `s` and the index of a switch
     links: tuple[str, ...] = ()
-
-    def topology(self) -> dict[str, str | int]:
-        """Return the state's fields for the PCIe path and the NVLinks."""
-        fields: dict[str, str | int] = {"path": self.path}
-        if self.links:
-            fields |= {"nvlink": self.model.nvlink, "links": ",".join(self.links)}
-        return fields
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """An NVSwitch as a PCI device."""
-
-    index: int
-    bus: str
-    device: str
-    numa: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """Numbers of a node's devices other than GPUs, 0 for none."""
-
-    nvswitch: int = 0
-    imex: int = 0
-    nvidia_fs: int = 0  # device nodes of GPUDirect Storage
-    gdrdrv: int = 0  # 1 for GDRCopy's device node
-    uverbs: int = 0  # InfiniBand devices, with the connection manager's device node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +37,7 @@ class Profile:
     driver: str
     cuda: str
     gpus: tuple[NodeGpu, ...]
-    extras: Extras
-    switches: tuple[Switch, ...]
+    extras: dict[str, int]  # numbers of the devices other than GPUs; nodes.toml describes them
 
 
 def _data(name: str) -> dict[str, Any]:
@@ -137,25 +55,20 @@ def load(name: str) -> Profile:
     nodes = _data("nodes.toml")
     if name not in nodes:
         raise UsageError(f"unknown profile {name!r}", hint=f"one of {', '.join(nodes)}")
-    models = {
-        key: Model(**{**value, "mig": tuple(MigProfile(**p) for p in value["mig"])})
-        for key, value in _data("models.toml").items()
-    }
-    node = nodes[name]
-    extras = Extras(**node.get("extras", {}))
+    models, node = _data("models.toml"), nodes[name]
+    extras = node.get("extras", {})
     gpus = sorted(_gpus(node), key=lambda gpu: str(gpu["bus"]))
     node_gpus = tuple(
         NodeGpu(
             model=models[gpu["model"]], bus=gpu["bus"], minor=gpu["minor"],
             mig=tuple(gpu["mig"]) if "mig" in gpu else None, path=_path(gpu, index),
-            links=_links(gpu, index, models[gpu["model"]], len(gpus), extras.nvswitch),
+            links=_links(gpu, index, models[gpu["model"]], len(gpus), extras.get("nvswitch", 0)),
         )
         for index, gpu in enumerate(gpus)
     )  # fmt: skip
     return Profile(
-        name=name, driver=node["driver"], cuda=node["cuda"], gpus=node_gpus, extras=extras,
-        switches=_switches(node_gpus[0].model, extras.nvswitch),
-    )  # fmt: skip
+        name=name, driver=node["driver"], cuda=node["cuda"], gpus=node_gpus, extras=extras
+    )
 
 
 def _gpus(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -179,7 +92,7 @@ def _path(gpu: dict[str, Any], index: int) -> str:
 
 
 def _links(
-    gpu: dict[str, Any], index: int, model: Model, gpus: int, switches: int
+    gpu: dict[str, Any], index: int, model: dict[str, Any], gpus: int, switches: int
 ) -> tuple[str, ...]:
     """Return the peers of a GPU's NVLinks: those in the profile, else its board's switches.
 
@@ -190,14 +103,4 @@ def _links(
     boards = -(-gpus // GPUS_PER_BOARD)
     per_board = switches // boards
     first = index // GPUS_PER_BOARD * per_board
-    return tuple(f"s{first + link % per_board}" for link in range(model.nvlinks))
-
-
-def _switches(model: Model, count: int) -> tuple[Switch, ...]:
-    device = f"0x{model.nvswitch:08X}"
-    return tuple(
-        Switch(
-            index=index, bus=f"00000000:{FIRST_SWITCH_BUS + index:02X}:00.0", device=device, numa=0
-        )
-        for index in range(count)
-    )
+    return tuple(f"s{first + link % per_board}" for link in range(model["nvlinks"]))

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from nvct.cdi import versions
 from nvct.cdi.make import generate
 from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, NvmlError, OSErrorsAs
@@ -129,9 +130,7 @@ def spec(
     """Return the CDI specification of the recorded host, and discovery's warnings."""
     inventory = replay.inventory(mode)
     document = replay.on_host(generate.generate(inventory, options or generate.Options()))
-    parts = [document, *document["devices"]]
-    edits = [part.get("containerEdits", {}) for part in parts]
-    for node in (node for each in edits for node in each.get("deviceNodes", ())):
+    for node in versions.objects(document, "deviceNodes"):
         if node.get("hostPath") == node["path"]:
             del node["hostPath"]
     return document, [replay.on_host(warning) for warning in inventory.warnings]

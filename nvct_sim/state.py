@@ -161,20 +161,17 @@ def change(path: Path) -> Iterator[State]:
         os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-BOARD = (
+READ = (
     "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing",
     "board",
-)  # fmt: skip
-COUNTERS = (
     "ecc_corrected", "ecc_uncorrected", "ecc_corrected_total", "ecc_uncorrected_total",
     "remapped_corrected", "remapped_uncorrected", "retired_sbe", "retired_dbe",
     "pcie_replays", "nvlink_tx", "nvlink_rx", "nvlink_crc_flit", "nvlink_crc_data",
     "nvlink_replays", "nvlink_recoveries", "violation_power", "violation_thermal", "energy",
-)  # fmt: skip
-MEASURED = (
     "power_usage", "memtemp", "smclock", "memclock", "pcie_tx", "pcie_rx",
     "pciewidth", "pciegen", "linksdown",
 )  # fmt: skip
+"""Numbers of a GPU: of its board, counters, and what is measured."""
 PERCENTS = (
     "util", "memutil", "encutil", "decutil", "gr_active", "sm_active", "sm_occupancy",
     "tensor_active", "dram_active", "fp64_active", "fp32_active", "fp16_active",
@@ -191,7 +188,7 @@ THROTTLE = MappingProxyType({
     "display-clocks": 0x100,
 })  # fmt: skip
 """nvml.h, nvmlClocksEventReason*."""
-NUMBERS = tuple(dict.fromkeys((*BOARD, *COUNTERS, *MEASURED, *PERCENTS, *FLAGS)))
+NUMBERS = tuple(dict.fromkeys((*READ, *PERCENTS, *FLAGS)))
 NAMES = (*NUMBERS, "throttle", "recovery", "hang")
 ENDED_BY_RESET = (
     "ecc_corrected", "ecc_uncorrected", "remap_pending", "retired_pending", "recovery", "hang",

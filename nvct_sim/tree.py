@@ -28,7 +28,7 @@ import re
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -43,6 +43,12 @@ ROOT_BASE = Path("/var/lib/nvct-sim")
 NODE_FILE = "node.json"
 VERSIONS = "versions"
 KMSG = "kmsg"
+FIRST_SWITCH_BUS = 0xC0
+COPIED = (
+    "name", "memory", "cc", "arch", "brand", "migcapable", "power", "temp", "vbios", "cores",
+    "buswidth", "fan", "vgpuhost", "vgpubranch",
+)  # fmt: skip
+"""Members of a model that the state has under the same names."""
 FORMAT = 1
 
 Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
@@ -167,7 +173,7 @@ def _check(name: str, version: str, machine: str, *, native: bool) -> None:
 def _build(cache: Path) -> dict[str, Path]:
     from nvct_sim.native import build  # a compiler is needed only here
 
-    return dict(zip(build.NAMES, build.build(cache), strict=True))
+    return build.build(cache)
 
 
 def _real_nodes(folder: Path, nodes: Nodes) -> bool:
@@ -187,39 +193,40 @@ def first_state(name: str, node_profile: profile.Profile, version: str, tree: Pa
     first = state.State(1, version, node_profile.cuda, str(tree))
     aliases = _read(f"/lib/modules/{platform.release()}/modules.alias")
     used_majors = kernelfs.modules_majors(aliases) | kernelfs.host_majors(_read("/proc/devices"))
-    extras = {kind: count for kind, count in asdict(node_profile.extras).items() if count}
+    extras = node_profile.extras
     first.add("major", **kernelfs.choose_majors(used_majors, kernelfs.usual_majors(extras)))
     if extras:
         first.add("extras", **extras)
     for index, gpu in enumerate(node_profile.gpus):
-        model = gpu.model
-        serial = int(hashlib.sha256(f"{name}/{index}".encode()).hexdigest()[:10], 16)
-        first.add(
-            "gpu", index=index, minor=gpu.minor, uuid=gpu_uuid(name, index), name=model.name,
-            bus=gpu.bus, memory=model.memory, cc=model.cc, arch=model.arch, brand=model.brand,
-            device=f"0x{model.device:08X}", subsystem=f"0x{model.subsystem:08X}",
-            **({"serial": serial} if model.serial else {}), migcapable=model.migcapable,
-            mig=int(gpu.mig is not None), lost=0, power=model.power, temp=model.temp,
-            vbios=model.vbios, **{"class": f"0x{model.kind:06x}"}, bar1=model.bar1,
-            ecccapable=model.ecc, **gpu.topology(), **_optional_fields(model),
-        )  # fmt: skip
-    for switch in node_profile.switches:
-        first.add("switch", **asdict(switch))
+        _add_gpu(first, name, index, gpu)
+    for index in range(extras.get("nvswitch", 0)):
+        device = f"0x{node_profile.gpus[0].model['nvswitch']:08X}"
+        bus = f"00000000:{FIRST_SWITCH_BUS + index:02X}:00.0"
+        first.add("switch", index=index, bus=bus, device=device, numa=0)
     for index, gpu in enumerate(node_profile.gpus):
-        for kind in gpu.model.mig:
-            first.add("profile", gpu=index, **asdict(kind))
+        for kind in gpu.model["mig"]:
+            first.add("profile", gpu=index, **kind)
     for index, gpu in enumerate(node_profile.gpus):
         for mig_name in gpu.mig or ():
             mig.add_instance(first, index, mig_name)
     return first
 
 
-def _optional_fields(model: profile.Model) -> dict[str, str | int]:
-    fields: dict[str, str | int] = {
-        "cores": model.cores, "buswidth": model.buswidth, "fan": model.fan,
-        "vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch,
-    }  # fmt: skip
-    return {key: value for key, value in fields.items() if value}
+def _add_gpu(first: state.State, name: str, index: int, gpu: profile.NodeGpu) -> None:
+    model = gpu.model
+    fields = {key: model[key] for key in COPIED if key in model}
+    if model.get("serial", 1):
+        digest = hashlib.sha256(f"{name}/{index}".encode()).hexdigest()
+        fields["serial"] = int(digest[:10], 16)
+    if gpu.links:
+        fields |= {"nvlink": model["nvlink"], "links": ",".join(gpu.links)}
+    first.add(
+        "gpu", index=index, minor=gpu.minor, uuid=gpu_uuid(name, index), bus=gpu.bus,
+        path=gpu.path, mig=int(gpu.mig is not None), lost=0, device=f"0x{model['device']:08X}",
+        subsystem=f"0x{model['subsystem']:08X}", bar1=model.get("bar1", 256),
+        ecccapable=model.get("ecc", 1), **{"class": f"0x{model.get('kind', 0x030200):06x}"},
+        **fields,
+    )  # fmt: skip
 
 
 def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None:

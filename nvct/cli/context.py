@@ -10,7 +10,7 @@ from nvct.errors import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from nvct.config.model import Config
@@ -20,6 +20,12 @@ def say(text: str) -> None:
     """Print a line to stderr, unless --quiet is given; see `tell`."""
     if sys.stderr is not None and not _options().get("nvct.quiet"):
         sys.stderr.write(f"{printable(text)}\n")
+
+
+def warn(texts: Iterable[str]) -> None:
+    """Print warnings as `say` does, a line each."""
+    for text in texts:
+        say(f"warning: {text}")
 
 
 def tell(*lines: str) -> None:

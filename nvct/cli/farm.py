@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from nvct.cli.context import say, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell, warn
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import format_option, show
 from nvct.compile import live_host
@@ -46,8 +46,7 @@ def build() -> None:
     options, mode = live_host.own_options(settings), live_host.own_mode(settings)
     # Whatever the layout, nvct farm build makes a view.
     inventory = live_host.discover_or_view(settings.replaced(layout="farm"), options, mode)
-    for warning in inventory.warnings:
-        say(f"warning: {warning}")
+    warn(inventory.warnings)
     manifest = make(of_host.farm_of(settings), inventory, settings.driver_root)
     for path, reason in manifest.left_out:
         say(f"left out: {path}: {reason}")

@@ -13,7 +13,7 @@ import click
 from nvct import cli
 from nvct.agent.core.program import UPGRADES_ENV
 from nvct.cli import install_options, validate
-from nvct.cli.context import say
+from nvct.cli.context import say, warn
 from nvct.cli.gostyle import GoStyle
 from nvct.engine import modules
 from nvct.engine.modules import SUITS_ENGINE
@@ -239,8 +239,7 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
     }
     entries += [(key, value) for key, value in optional.items() if value]
     features, warnings = settings.features(values["features"])
-    for warning in warnings:
-        say(f"warning: {warning}")
+    warn(warnings)
     return (*entries, *features)
 
 

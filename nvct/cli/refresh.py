@@ -10,7 +10,7 @@ import click
 
 from nvct.cli.cdi.commands import generate
 from nvct.cli.cdi.generate import write
-from nvct.cli.context import say, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell, warn
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import driver_release, words
 from nvct.compile import live_host, published_spec
@@ -52,10 +52,9 @@ def refresh(kind: str) -> None:
             f"registry: {count(len(plan['devices']), 'device')} in "
             f"{count(len(plan['specs']), 'spec')}"
         )
-        for problem in plan["problems"]:
-            say(f"warning: {problem}")
-        for name, files in plan["conflicts"].items():
-            say(f"warning: {name} is defined by {' and '.join(files)}")
+        warn(plan["problems"])
+        conflicts = plan["conflicts"].items()
+        warn(f"{name} is defined by {' and '.join(files)}" for name, files in conflicts)
     if kind in ("all", "own"):
         _maintain_farm(config, folder)
         plan = compiled.own_plan(config, folder)
@@ -86,8 +85,7 @@ def _maintain_farm(config: str, folder: str) -> None:
     if not settings.wants_view:
         return
     needed = of_host.needs_in_force(settings, live_host.roots_of(settings), folder)
-    for sentence in of_host.verify_and_collect(settings, needed):
-        say(f"warning: {sentence}")
+    warn(of_host.verify_and_collect(settings, needed))
 
 
 @click.command(cls=GoStyle)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from nvct import paths
-from nvct.cli.context import say
+from nvct.cli.context import warn
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import format_option, show
 from nvct.errors import NvctError
@@ -198,8 +198,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
         except NvctError as error:  # show paths of the recorded host, not of the tree
             error.message = opened.on_host(error.message)
             raise
-    for warning in warnings:
-        say(f"warning: {warning}")
+    warn(warnings)
     sys.stdout.write(store.dumps(spec, "yaml").decode())
 
 

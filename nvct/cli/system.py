@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from nvct.cli.context import say, settings_in_force
+from nvct.cli.context import say, settings_in_force, warn
 from nvct.cli.gostyle import GoGroup, GoStyle
 from nvct.cli.options import driver_roots, format_option, words
 from nvct.cli.screen import columns
@@ -135,8 +135,7 @@ def _load(driver_root: str, *, dry_run: bool) -> None:
         for argv in device_nodes.commands(driver_root):
             click.echo(" ".join(argv))
         return
-    for warning in device_nodes.load(driver_root, device_nodes.run):
-        say(f"warning: {warning}")
+    warn(device_nodes.load(driver_root, device_nodes.run))
 
 
 def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
@@ -144,8 +143,7 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
     planned = device_nodes.plan_nodes(roots, kinds, findings)
     if not dry_run:
         device_nodes.make_nodes(planned, KERNEL)
-    for warning in findings.warnings:
-        say(f"warning: {warning}")
+    warn(findings.warnings)
     for step in planned.steps:
         _print_step(
             device_nodes.shell_commands(step), device_nodes.describe(step), dry_run=dry_run
@@ -159,8 +157,7 @@ def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -
     planned = dev_char.plan_links(roots, folder, findings, create_all=create_all)
     if not dry_run:
         dev_char.update_links(planned, folder, KERNEL)
-    for warning in findings.warnings:
-        say(f"warning: {warning}")
+    warn(findings.warnings)
     for step in planned.steps:
         _print_step(dev_char.shell_commands(step), dev_char.describe(step), dry_run=dry_run)
     link_count = sum(step.action == "make" for step in planned.steps)
@@ -275,5 +272,4 @@ def _print_inventory(discovered: Inventory, form: str, *, everything: bool) -> N
     else:
         table = listing.as_table(discovered, left_out=everything, width=columns())
         click.echo(table, nl=False)
-    for warning in discovered.warnings:
-        say(f"warning: {warning}")
+    warn(discovered.warnings)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from nvct.cdi.check import mounted
 from nvct.cdi.make import edits as cdi_edits
@@ -31,6 +32,9 @@ from nvct.errors import NvctError
 from nvct.host import capabilities, procfs
 from nvct.host.model import DriverFile, Inventory
 from nvct.host.roots import Roots
+
+Compile: TypeAlias = "Callable[[], tuple[model.Edits, str]]"
+"""Returns compiled edits, and a text that only equal ones have. Raises NvctError."""
 
 
 class Part(NamedTuple):
@@ -107,30 +111,19 @@ def compile_registry(
     Unless `sees_files`, mount sources and hooks count as there. `known` has what was compiled
     before.
     """
-    roots, known = roots or Roots(), known or Known()
+    known = known or Known()
     known.begin()
-    plan = empty(config)
+    job = _Compilation(config, roots, sees_files=sees_files)
+    plan = job.plan
     plan["problems"] = [error.message for error in registry.errors.values()]
-    spec_numbers: dict[str, int] = {}
     numbers: dict[str, int] = {}
-    nodes: dict[str, fingerprints.Fingerprint] = {}
     for name, (spec_file, device) in sorted(registry.devices.items()):
         path = spec_file.path
-        if path not in spec_numbers:
-            spec_numbers[path] = len(plan["specs"])
-            common = _alone(spec_file.spec.get("containerEdits"))
-            plan["specs"].append(_spec(plan, path, common, roots, sees_files=sees_files))
+        if path not in numbers:
+            numbers[path] = len(numbers)
+            job.add_spec(path, _alone(spec_file.spec.get("containerEdits")))
         parts = _alone(device.get("containerEdits"))
-        entry = _entry(plan, parts, spec_numbers[path], nodes, sees_files=sees_files)
-        compiled, text = model.no_edits(), ""
-        try:
-            compiled, text = known.edits(device, path)
-        except NvctError as error:
-            entry["refuse"] = entry["refuse"] or error.message.removeprefix(f"{path}: ")
-        entry["edits"] = numbers.setdefault(text, len(plan["edits"]))
-        if entry["edits"] == len(plan["edits"]):
-            plan["edits"].append(compiled)
-        plan["devices"][name] = entry
+        job.add_device([name], parts, numbers[path], partial(known.edits, device, path))
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
     # A kind is listed even if all its names conflict: no other source may answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
@@ -146,13 +139,14 @@ def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None)
 
 def compile_own(own: Own, path: str, config: str, roots: Roots | None = None) -> model.Plan:
     """Compile nvct's own plan from its parts."""
-    plan, roots = empty(config), roots or Roots()
+    job = _Compilation(config, roots)
+    plan = job.plan
     if own.hook:
         plan["hook"] = own.hook
-    plan["specs"].append(_spec(plan, path, own.common, roots))
+    job.add_spec(path, own.common)
     for names, parts in own.devices:
         full = [f"{own.kind}={name}" for name in names]
-        _add_device(plan, full, parts, path)
+        job.add_device(full, parts, 0, partial(job.edits, parts, path))
     plan["devices"] = dict(sorted(plan["devices"].items()))
     plan["kinds"] = [own.kind]
     return plan
@@ -163,83 +157,95 @@ def _alone(edits: ContainerEdits | None) -> dict[str, Part]:
     return {"": Part(edits or {})}
 
 
-def _spec(
-    plan: model.Plan,
-    path: str,
-    parts: Mapping[str, Part],
-    roots: Roots,
-    *,
-    sees_files: bool = True,
-) -> model.Spec:
-    """Compile a spec's common edits, and check whether the spec still fits the host."""
-    compiled: model.Spec = {"path": path, "facts": [], "edits": model.no_edits(), "refuse": ""}
-    compiled["refuse"] = _drift(parts, roots, compiled["facts"])
-    if sees_files:
-        compiled["refuse"] = compiled["refuse"] or _missing(plan, parts)
-    try:
-        compiled["edits"] = _with_parts(plan, parts, path)
-    except NvctError as error:
-        compiled["refuse"] = compiled["refuse"] or error.message.removeprefix(f"{path}: ")
-    return compiled
+class _Compilation:
+    """A plan in the making. Unless it `sees_files`, mount sources and hooks count as there."""
 
+    def __init__(self, config: str, roots: Roots | None, *, sees_files: bool = True) -> None:
+        self.plan = empty(config)
+        self._roots = roots or Roots()
+        self._sees_files = sees_files
+        self._nodes: dict[str, fingerprints.Fingerprint] = {}  # by path
+        self._numbers: dict[
+            str, int
+        ] = {}  # of the plan's edits, by the text that tells them apart
 
-def _entry(
-    plan: model.Plan,
-    parts: Mapping[str, Part],
-    spec: int,
-    known: dict[str, fingerprints.Fingerprint],
-    *,
-    sees_files: bool = True,
-) -> model.Device:
-    """Return a device without its edits; `known` keeps the fingerprints of nodes."""
-    entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
-    nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
-    for path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
-        if path not in known:
-            known[path] = fingerprints.take("node", path)
-        entry["facts"].append(known[path])
-    entry["refuse"] = _missing(plan, parts) if sees_files else ""
-    return entry
+    def add_spec(self, path: str, parts: Mapping[str, Part]) -> None:
+        """Compile a spec's common edits, and check whether the spec still fits the host."""
+        facts: list[fingerprints.Fingerprint] = []
+        drift = _drift(parts, self._roots, facts) or self._missing(parts)
+        compiled, _, problem = _attempt(path, partial(self.edits, parts, path))
+        self.plan["specs"].append(
+            {"path": path, "facts": facts, "edits": compiled, "refuse": drift or problem}
+        )
 
+    def add_device(
+        self, names: Sequence[str], parts: Mapping[str, Part], spec: int, compile_: Compile
+    ) -> None:
+        """Add a device of a spec; devices with equal edits share them: none is applied twice."""
+        edits = self.plan["edits"]
+        nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
+        paths = dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes)
+        for path in paths.keys() - self._nodes.keys():
+            self._nodes[path] = fingerprints.take("node", path)
+        refuse = self._missing(parts)
+        compiled, text, problem = _attempt(self.plan["specs"][spec]["path"], compile_)
+        number = self._numbers.setdefault(text, len(edits))
+        if number == len(edits):
+            edits.append(compiled)
+        entry: model.Device = {
+            "spec": spec,
+            "edits": number,
+            "facts": [self._nodes[path] for path in paths],
+            "refuse": refuse or problem,
+        }
+        self.plan["devices"].update(dict.fromkeys(names, entry))
 
-def _add_device(
-    plan: model.Plan, names: Sequence[str], parts: Mapping[str, Part], path: str
-) -> None:
-    """Compile one device; devices with equal edits share them, so no edit is applied twice."""
-    entry = _entry(plan, parts, 0, {})
-    compiled = model.no_edits()
-    try:
-        compiled = _with_parts(plan, parts, path)
-    except NvctError as error:
-        entry["refuse"] = entry["refuse"] or error.message.removeprefix(f"{path}: ")
-    if compiled not in plan["edits"]:
-        plan["edits"].append(compiled)
-    entry["edits"] = plan["edits"].index(compiled)
-    for name in names:
-        plan["devices"][name] = entry
+    def edits(self, parts: Mapping[str, Part], source: str) -> tuple[model.Edits, str]:
+        """Return compiled edits with compiled parts, and a text that only equal ones have.
 
-
-def _with_parts(plan: model.Plan, parts: Mapping[str, Part], source: str) -> model.Edits:
-    """Return compiled edits with compiled parts.
-
-    If there is only the part "", its hook is an OCI hook for every container: a Tegra's lists name
-    whole directories, and only the hook sees the libraries in them.
-    """
-    compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
-    base = compiled.pop("")
-    if not compiled:
-        work = parts[""].work
-        if work is not None:
-            text = hook_command.text({"program": plan["hook"], "work": work})
+        If there is only the part "", its hook is an OCI hook for every container: a Tegra's lists
+        name whole directories, and only the hook sees the libraries in them. Raises NvctError.
+        """
+        compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
+        base = compiled.pop("")
+        if compiled:
+            base["parts"] = compiled
+            for name, part in parts.items():
+                edits = compiled.get(name, base)
+                edits["cache"] = list(part.cache)
+                if part.work is not None:
+                    edits["work"] = part.work
+        elif parts[""].work is not None:
+            text = hook_command.text({"program": self.plan["hook"], "work": parts[""].work})
             base["hooks"] = {hook_command.POINT: [text]}
-        return base
-    base["parts"] = compiled
-    for name, part in parts.items():
-        edits = compiled.get(name, base)
-        edits["cache"] = list(part.cache)
-        if part.work is not None:
-            edits["work"] = part.work
-    return base
+        return base, json.dumps(base)
+
+    def _missing(self, parts: Mapping[str, Part]) -> str:
+        """Return why a file that parts need is not usable, "" if they have all."""
+        if not self._sees_files:
+            return ""
+        for part in parts.values():
+            for mount in part.edits.get("mounts", ()):
+                if mount.get("type") == "bind" or {"bind", "rbind"} & set(
+                    mount.get("options", ())
+                ):
+                    path = mount["hostPath"]
+                    if not os.path.exists(path):
+                        return f"{path} is gone"
+        hooks = [hook for part in parts.values() for hook in part.edits.get("hooks", ())]
+        programs = [(hook["path"], hook.get("env", ())) for hook in hooks]
+        if any(part.work for part in parts.values()):
+            programs.append((self.plan["hook"]["path"], self.plan["hook"]["env"]))
+        problems = (mounted.hook_problem(path, env) for path, env in programs)
+        return next((problem[1] for problem in problems if problem), "")
+
+
+def _attempt(source: str, compile_: Compile) -> tuple[model.Edits, str, str]:
+    """Return compiled edits, their text, and "" or why there are none."""
+    try:
+        return (*compile_(), "")
+    except NvctError as error:
+        return model.no_edits(), "", error.message.removeprefix(f"{source}: ")
 
 
 def version_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
@@ -262,21 +268,6 @@ def _drift(parts: Mapping[str, Part], roots: Roots, taken: list[fingerprints.Fin
         if loaded and version != loaded:
             return f"it is for driver {version}, but {loaded} is loaded"
     return ""
-
-
-def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
-    for part in parts.values():
-        for mount in part.edits.get("mounts", ()):
-            if mount.get("type") == "bind" or {"bind", "rbind"} & set(mount.get("options", ())):
-                path = mount["hostPath"]
-                if not os.path.exists(path):
-                    return f"{path} is gone"
-    hooks = [hook for part in parts.values() for hook in part.edits.get("hooks", ())]
-    programs = [(hook["path"], hook.get("env", ())) for hook in hooks]
-    if any(part.work for part in parts.values()):
-        programs.append((plan["hook"]["path"], plan["hook"]["env"]))
-    problems = (mounted.hook_problem(path, env) for path, env in programs)
-    return next((problem[1] for problem in problems if problem), "")
 
 
 def in_parts(inventory: Inventory, options: Options) -> Own:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from operator import itemgetter
 
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.farm import build, folder
@@ -36,40 +37,42 @@ def discover_or_view(
     try:
         inventory = discover()
     except DriverNotFoundError:
-        manifest, changed = _of_version(farm, loaded)
+        manifest = _of_version(farm, loaded)
         if manifest is None:
             raise
-        return _inventory_of_view(farm, roots, options, manifest, changed)
-    if not loaded or inventory.mode != "nvml":
-        return inventory
-    manifest, changed = _of_version(farm, loaded)
-    if manifest is not None and is_being_replaced(manifest, inventory):
-        return _inventory_of_view(farm, roots, options, manifest, changed)
-    return inventory
+    else:
+        manifest = _of_version(farm, loaded) if inventory.mode == "nvml" else None
+        if manifest is None or not is_being_replaced(manifest, inventory):
+            return inventory
+    return _inventory_of_view(farm, roots, options, manifest)
 
 
 def loaded_view(farm: Farm, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return the inventory of the loaded driver's view, None if there is none; makes no view."""
-    manifest, changed = _of_version(farm, procfs.driver_version(roots))
-    return None if manifest is None else _from_view(roots, options, manifest, changed)
+    manifest = _of_version(farm, procfs.driver_version(roots))
+    return None if manifest is None else _from_view(roots, options, manifest, _changed(manifest))
 
 
-def _of_version(farm: Farm, version: str) -> tuple[Manifest | None, list[Entry]]:
-    """Return the best usable view of a driver version, and its changed files."""
+def _of_version(farm: Farm, version: str) -> Manifest | None:
+    """Return the best usable view of a driver version, None if there is none."""
     if not version:
-        return None, []
+        return None
     try:
         farm.check()
     except HostError:
-        return None, []
+        return None
     usable = []
     for manifest in farm.manifests():
         if manifest.version != version or folder.lost_links(manifest):
             continue
-        changed = [entry for entry, _ in folder.changed(manifest)]
+        changed = _changed(manifest)
         if not any(entry.file.kind in ("library", "module") for entry in changed):
-            usable.append((manifest, changed))
-    return min(usable, key=lambda pair: (len(pair[1]), is_orphaned(pair[0])), default=(None, []))
+            usable.append((len(changed), is_orphaned(manifest), manifest))
+    return min(usable, key=itemgetter(0, 1), default=(0, False, None))[2]
+
+
+def _changed(manifest: Manifest) -> list[Entry]:
+    return [entry for entry, _ in folder.changed(manifest)]
 
 
 def is_being_replaced(manifest: Manifest, inventory: Inventory) -> bool:
@@ -98,13 +101,14 @@ def _has_other(names: Iterable[str], name: str, version: str) -> bool:
 
 
 def _inventory_of_view(
-    farm: Farm, roots: Roots, options: DiscoveryOptions, manifest: Manifest, changed: list[Entry]
+    farm: Farm, roots: Roots, options: DiscoveryOptions, manifest: Manifest
 ) -> Inventory:
     """Return the inventory of a view; the intact files of a damaged view become a new view.
 
     So do the files of a view of binds that are gone from the disk: the view can be mounted as a
     whole, but a single file cannot, and no other process could make the view again.
     """
+    changed = _changed(manifest)
     inventory = _from_view(roots, options, manifest, changed)
     if not changed and not (manifest.method == "binds" and is_orphaned(manifest)):
         return inventory

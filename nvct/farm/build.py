@@ -34,7 +34,7 @@ class _Job(NamedTuple):
     root: str
     inventory: Inventory
     content: ViewContent
-    sources: Sequence[Identity]
+    sources: Mapping[str, Identity]  # by host path
     left_out: Sequence[tuple[str, str]]
     # host path -> the driver's own file, if another view is the source
     origins: Mapping[str, DriverFile]
@@ -110,7 +110,9 @@ def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
 
 
 def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
-    view_files, sources, left_out = [], [], []
+    view_files: list[ViewFile] = []
+    sources: dict[str, Identity] = {}
+    left_out: list[tuple[str, str]] = []
     for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
         with OSErrorsAs(
@@ -124,7 +126,7 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
             left_out.append((path, reason))
             continue
         view_files.append(view_file)
-        sources.append(Identity.of(status))
+        sources[path] = Identity.of(status)
     if not any(view_file.file.kind == "library" for view_file in view_files):
         raise HostError(f"{root} has no library of driver {inventory.driver_version}")
     content = ViewContent(view_files, model.links(view_files))
@@ -143,10 +145,10 @@ def _unusable(status: os.stat_result) -> str:
     return ""
 
 
-def _key(content: ViewContent, sources: Sequence[Identity]) -> str:
+def _key(content: ViewContent, sources: Mapping[str, Identity]) -> str:
     files = [
-        (p.path, p.file.host_path, *_numbers(p.path, source))
-        for p, source in zip(content.files, sources, strict=True)
+        (p.path, p.file.host_path, *_numbers(p.path, sources[p.file.host_path]))
+        for p in content.files
     ]
     text = json.dumps([FORMAT, files, [(link.path, link.target) for link in content.links]])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -221,15 +223,22 @@ def _in_temporary(farm: Farm, job: _Job, method: Method) -> Manifest:
 
 
 def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Manifest:
-    entries = tuple(
-        Entry(
+    entries = []
+    for view_file in job.content.files:
+        source = view_file.file.host_path
+        entry = Entry(
             path=view_file.path,
-            file=job.origins.get(view_file.file.host_path, view_file.file),
-            source=source,
+            file=job.origins.get(source, view_file.file),
+            source=job.sources[source],
             held=Identity.of(os.lstat(f"{made_at}/{view_file.path}")),
         )
-        for view_file, source in zip(job.content.files, job.sources, strict=True)
-    )
+        # A driver that is replaced during the build would give a mixture of two versions.
+        if not entry.is_live and entry.source != _identity(source):
+            raise HostError(
+                f"{source} changed while a view was made of it",
+                hint="is the driver being installed? try again",
+            )
+        entries.append(entry)
     manifest = Manifest(
         name=job.name,
         version=job.inventory.driver_version,
@@ -237,18 +246,10 @@ def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Ma
         method=method,
         path=path,
         made=int(time.time()),
-        entries=entries,
+        entries=tuple(entries),
         links=tuple(job.content.links),
         left_out=tuple(job.left_out),
     )
-    for view_file, entry in zip(job.content.files, entries, strict=True):
-        source = view_file.file.host_path
-        # A driver that is replaced during the build would give a mixture of two versions.
-        if not entry.is_live and entry.source != _identity(source):
-            raise HostError(
-                f"{source} changed while a view was made of it",
-                hint="is the driver being installed? try again",
-            )
     farm.store(manifest)
     return manifest
 

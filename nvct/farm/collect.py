@@ -302,14 +302,10 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
         # It was mounted between the check and the rename: the mount follows the folder.
         farm.kernel.rename(temporary, farm.view(manifest.name))
         return False
-    try:
+    with OSErrorsAs(HostError, f"{record} cannot be removed"), suppress(FileNotFoundError):
         farm.kernel.unlink(record)
         if manifest.method == "binds":
             farm.kernel.rmdir(manifest.path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise HostError(f"{record} cannot be removed: {error.strerror}") from error
     if temporary:
         _discard(farm, temporary)
     return True

@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nvct.cdi.read.load import unmapped_root
@@ -47,18 +48,18 @@ class Farm:
             self.check()
             return
         self._check_parents()
-        try:
+        with (
+            OSErrorsAs(
+                HostError,
+                f"the farm {self.path} cannot be made",
+                hint="nvct farm build as root makes it; farm-dir in config.toml names another",
+            ),
+            suppress(FileExistsError),  # another process made it
+        ):
             os.makedirs(os.path.dirname(self.path), mode=0o755, exist_ok=True)
             if not os.path.lexists(self.path):
                 self.kernel.mkdir(self.path, 0o755)
                 self.kernel.chmod(self.path, 0o755)
-        except FileExistsError:
-            pass  # another process made it
-        except OSError as error:
-            raise HostError(
-                f"the farm {self.path} cannot be made: {error.strerror}",
-                hint="nvct farm build as root makes it; farm-dir in config.toml names another",
-            ) from error
         self.check()
 
     def check(self) -> None:
@@ -82,7 +83,10 @@ class Farm:
         In a sticky folder, such as /tmp, nobody else can rename root's files.
         """
         trusted = self.trusted()
-        try:
+        with (
+            OSErrorsAs(HostError, f"the farm {self.path} cannot be reached"),
+            suppress(FileNotFoundError),  # the rest will be made
+        ):
             for path, status in _path_components(os.path.dirname(self.path)):
                 mode = 0 if stat.S_ISLNK(status.st_mode) else stat.S_IMODE(status.st_mode)
                 others_write = mode & 0o002 or (mode & 0o020 and status.st_gid != 0)
@@ -92,10 +96,6 @@ class Farm:
                         f"uid {status.st_uid}, mode {mode:o}",
                         hint="farm-dir in config.toml names another place",
                     )
-        except FileNotFoundError:
-            pass  # the rest will be made
-        except OSError as error:
-            raise HostError(f"the farm {self.path} cannot be reached: {error.strerror}") from error
 
     def trusted(self) -> set[int]:
         """Return the owners to trust: root, as this process sees it, and the process's user."""

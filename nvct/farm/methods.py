@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from nvct.errors import HostError
@@ -99,26 +100,19 @@ def _is_small(view_file: ViewFile) -> bool:
 
 
 def _reflink(farm: Farm, view_file: ViewFile, target: str) -> None:
-    source, copy = _open_both(farm, view_file, target)
-    try:
-        farm.kernel.clone_file(source, copy)
-    except BaseException:
-        farm.kernel.unlink(target)
-        raise
-    finally:
-        farm.kernel.close(source)
-        farm.kernel.close(copy)
+    with _opened(farm, view_file, target) as (source, copy):
+        try:
+            farm.kernel.clone_file(source, copy)
+        except BaseException:
+            farm.kernel.unlink(target)
+            raise
 
 
 def _copy(farm: Farm, view_file: ViewFile, target: str) -> None:
-    source, copy = _open_both(farm, view_file, target)
-    try:
+    with _opened(farm, view_file, target) as (source, copy):
         while data := farm.kernel.read(source, COPY_LIMIT):
             while data:
                 data = data[farm.kernel.write(copy, data) :]
-    finally:
-        farm.kernel.close(source)
-        farm.kernel.close(copy)
 
 
 TRANSFERS: dict[Method, Transfer] = {
@@ -127,18 +121,18 @@ TRANSFERS: dict[Method, Transfer] = {
 }
 
 
-def _open_both(farm: Farm, view_file: ViewFile, target: str) -> tuple[int, int]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    source = farm.kernel.open(
-        view_file.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    )
-    try:
+@contextmanager
+def _opened(farm: Farm, view_file: ViewFile, target: str) -> Iterator[tuple[int, int]]:
+    """Yield descriptors of a file and of its copy, which is new and still empty."""
+    with ExitStack() as opened:
+        path, flags = view_file.file.host_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        source = farm.kernel.open(path, flags)
+        opened.callback(farm.kernel.close, source)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         copy = farm.kernel.open(target, flags, 0o600)
+        opened.callback(farm.kernel.close, copy)
         farm.kernel.fchmod(copy, os.fstat(source).st_mode & 0o755 | 0o444)
-    except BaseException:
-        farm.kernel.close(source)
-        raise
-    return source, copy
+        yield source, copy
 
 
 def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from nvct.engine import command, modules, writing
@@ -14,7 +15,7 @@ from nvct.engine.journal import Journal
 from nvct.engine.model import Change, EngineOptions, Handler, State
 from nvct.engine.status import is_nvidia
 from nvct.engine.transaction import Transaction
-from nvct.errors import EngineError, HostError, NvctError
+from nvct.errors import EngineError, HostError, NvctError, OSErrorsAs
 from nvct.installer import host
 from nvct.installer.host import TIMEOUT_S, ContainerReloader
 from nvct.installer.request import LOW_LEVEL, Request
@@ -141,12 +142,11 @@ def undo(request: Request, engine_setup: Setup, say: Say) -> None:
     CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
     """
     if request.hook_file:
-        try:
+        with (
+            OSErrorsAs(HostError, f"{request.hook_file} cannot be removed"),
+            suppress(FileNotFoundError),
+        ):
             os.unlink(request.hook_file)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise HostError(f"{request.hook_file} cannot be removed: {error.strerror}") from error
         say(f"removed {request.hook_file}")
         return
     if engine_setup.options.engine == "crio":

@@ -18,9 +18,10 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 
+from nvct.cdi import versions
 from nvct.cdi.check import mounted
 from nvct.cdi.read import registry
-from nvct.cdi.types import Hook, Spec
+from nvct.cdi.types import Spec
 from nvct.engine.command import Completed, Run
 from nvct.errors import HostError, OSErrorsAs
 from nvct.installer import host
@@ -75,18 +76,14 @@ def _specs(request: Request, *kinds: str) -> Iterator[tuple[str, Spec]]:
 
 def _is_ours(request: Request, spec: Spec) -> bool:
     """Return whether the installed nvct wrote a specification: its hooks are installed, too."""
-    return any(hook["path"].startswith(f"{request.toolkit}/") for hook in _hooks(spec))
+    hooks = versions.objects(spec, "hooks")
+    return any(hook["path"].startswith(f"{request.toolkit}/") for hook in hooks)
 
 
 def _form(spec: Spec) -> str:
     mounts = spec.get("containerEdits", {}).get("mounts", ())
     is_view = any(mounted.is_view(mount) for mount in mounts)
     return "with the driver's files as one mount" if is_view else "with a mount for each file"
-
-
-def _hooks(spec: Spec) -> Iterator[Hook]:
-    for edits in (spec.get("containerEdits", {}), *(d["containerEdits"] for d in spec["devices"])):
-        yield from edits.get("hooks", ())
 
 
 FOLDER = "/run/systemd/system"

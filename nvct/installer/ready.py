@@ -9,6 +9,7 @@ rights may change the folder: no link is followed, and of a file only the five v
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from nvct.errors import HostError, OSErrorsAs
 from nvct.kernel.shared_folder import SharedFolder
@@ -42,14 +43,12 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 
 def remove(folder: str, name: str) -> None:
     """Remove a status file if it exists; HostError, or UnsafePathError for a linked folder."""
-    path = f"{folder.rstrip('/')}/{name}"
-    try:
-        with SharedFolder.open(folder) as shared:
-            shared.unlink(name)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+    with (
+        OSErrorsAs(HostError, f"{folder.rstrip('/')}/{name} cannot be removed"),
+        suppress(FileNotFoundError),
+        SharedFolder.open(folder) as shared,
+    ):
+        shared.unlink(name)
 
 
 def read(path: str) -> dict[str, str]:

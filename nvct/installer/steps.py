@@ -170,14 +170,9 @@ def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
     return [*findings.warnings, *(sentence for sentence in sentences if sentence)]
 
 
-def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
+def roots_of(request: Request) -> Roots:
     """Return the roots of the driver as paths of this process."""
-    return Roots(
-        driver_root=request.driver_root_mount,
-        dev_root=request.dev_root_mount or None,
-        proc=proc,
-        sys=sys,
-    )
+    return Roots(driver_root=request.driver_root_mount, dev_root=request.dev_root_mount or None)
 
 
 def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nvct import paths
-from nvct.errors import HostError, UsageError
+from nvct.errors import HostError, OSErrorsAs, UsageError
 from nvct.launcher.cold import interpreter
 from nvct.linux.files import write_atomic
 
@@ -189,12 +189,9 @@ def check_hot(path: str) -> None:
 
     HostError if it was built from other sources, or cannot be read.
     """
-    try:
-        with open(path, "rb") as file:
-            file.seek(-DIGEST_SIZE, os.SEEK_END)
-            is_current = file.read() == hot_digest().encode()
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}", hint=HOT_HINT) from error
+    with OSErrorsAs(HostError, f"{path} cannot be read", hint=HOT_HINT), open(path, "rb") as file:
+        file.seek(-DIGEST_SIZE, os.SEEK_END)
+        is_current = file.read() == hot_digest().encode()
     if not is_current:
         raise HostError(f"{path} was built from other sources than this nvct's", hint=HOT_HINT)
 
@@ -208,17 +205,11 @@ def hot_digest() -> str:
 
 
 def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
-    written = []
-    for name in names:
-        path = bin_dir / name
-        try:
+    written = [bin_dir / name for name in names]
+    hint = "name an existing folder, or run as root"
+    for path in written:
+        with OSErrorsAs(HostError, f"{path} cannot be written", hint=hint):
             write_atomic(str(path), data, mode=0o755)
-        except OSError as error:
-            raise HostError(
-                f"{path} cannot be written: {error.strerror}",
-                hint="name an existing folder, or run as root",
-            ) from error
-        written.append(path)
     return written
 
 
@@ -311,10 +302,8 @@ def fill_static(built: Built) -> bytes:
     HostError if the file cannot be read or is not nvct-hot, or the path is too long.
     """
     path = built.hot or "nvct-hot"
-    try:
+    with OSErrorsAs(HostError, f"{path} cannot be read", hint=HOT_HINT):
         data = Path(path).read_bytes()
-    except OSError as error:
-        raise HostError(f"{path} cannot be read: {error.strerror}", hint=HOT_HINT) from error
     cold = os.fsencode(built.cold)
     if len(cold) >= COLD_ROOM:
         raise HostError(f"{built.cold} is longer than {COLD_ROOM - 1} bytes")

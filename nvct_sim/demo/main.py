@@ -221,7 +221,7 @@ def _inside(work: Path, runtime: Path) -> int:
         outcomes.append(runner.run(case))
         show.outcome(out, number, outcomes[-1])
     show.heading(out, "4", "What was injected, and how long it took")
-    show.summary(out, outcomes, runner.compare(all_cases[0]))
+    show.summary(out, outcomes, *runner.compare(all_cases[0]))
     return 0 if all(outcome.right for outcome in outcomes) else 1
 
 

@@ -107,15 +107,6 @@ class Outcome:
     right: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
-    """Seconds of a container without a request: the fastest of several alternating runs."""
-
-    bare: float
-    shim: float
-    turns: int
-
-
 class Runner:
     """Runs containers with one rootfs, by nvidia-container-runtime and by runc or crun alone."""
 
@@ -143,13 +134,16 @@ class Runner:
             right=judge(case, status, lines),
         )
 
-    def compare(self, case: Case) -> Comparison:
-        """Time a case's bundle with the bare runtime and with the shim."""
+    def compare(self, case: Case) -> tuple[float, float]:
+        """Return the seconds of a case by the bare runtime and by the shim.
+
+        Each is the fastest of TURNS alternating runs.
+        """
         bare, shim = [], []
         for _ in range(TURNS):
             bare.append(self._timed(self.bare, case))
             shim.append(self._timed(self.shim, case))
-        return Comparison(bare=min(bare), shim=min(shim), turns=TURNS)
+        return min(bare), min(shim)
 
     def _timed(self, program: Path, case: Case) -> float:
         folder = self._bundle(case)

@@ -19,8 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nvct.cdi.types import Spec
+from nvct.doctor.model import count
 from nvct.host.model import Inventory
-from nvct_sim.demo.run import Case, Comparison, Outcome
+from nvct_sim.demo.run import TURNS, Case, Outcome
 
 WIDTH = 100
 UUID_NAME = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")
@@ -145,18 +146,13 @@ def spec(out: Console, found: Spec) -> None:
         out,
         f"{found['kind']}, CDI {found['cdiVersion']}; {uuids} of the devices have a second name:"
         " their UUID.",
-        f"In every GPU container: {', '.join(several(n, word) for word, n in counted.items())}.",
+        f"In every GPU container: {', '.join(count(n, word) for word, n in counted.items())}.",
     )
 
 
 def _lines(out: Console, *texts: str) -> None:
     for text in texts:
         out.print(Padding(Text(text), (0, 0, 0, 3), expand=False))
-
-
-def several(number: int, word: str) -> str:
-    """Return a number and its noun, with a plural s unless the number is 1."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _mark(*, right: bool) -> tuple[str, str]:
@@ -176,7 +172,7 @@ def outcome(out: Console, number: int, done: Outcome) -> None:
     out.print()
 
 
-def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> None:
+def summary(out: Console, outcomes: Sequence[Outcome], bare_s: float, shim_s: float) -> None:
     """Show the counts of injected entries, and the times of the shim and the bare runtime."""
     table = _table("container", "GPUs", "nodes", "mounts", "hooks", "time", "")
     for column in table.columns[2:6]:
@@ -193,9 +189,9 @@ def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> 
     out.print(f"   [bold {color}]{right} of {len(outcomes)} containers were as expected.[/]")
     _lines(
         out,
-        f"A container without GPU took {compared.bare * 1000:.0f} ms by the runtime alone and "
-        f"{compared.shim * 1000:.0f} ms through nvct, "
-        f"the fastest of {compared.turns} runs each, in turns. A time is that of one run: create, "
+        f"A container without GPU took {bare_s * 1000:.0f} ms by the runtime alone and "
+        f"{shim_s * 1000:.0f} ms through nvct, "
+        f"the fastest of {TURNS} runs each, in turns. A time is that of one run: create, "
         "start, output, delete.",
     )
 

@@ -16,15 +16,10 @@ import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 from nvct.errors import ContainerNotPossibleError, HostError, OSErrorsAs
 
 FOLDER = Path(__file__).parent
-NVML = ("nvml/*.c",)
-SMI = ("smi/*.c",)
-MPS = ("mps/*.c", "smi/start.c")
-SANDBOX = ("sandbox_utils.c",)
 WARNINGS = ("-Wall", "-Wextra")
 # -O1: a user waits for the build of the first node; -O2 takes half as long again.
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-fvisibility=hidden", "-s")
@@ -42,22 +37,17 @@ SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
 SMI_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 COMPILERS = ("cc", "gcc", "clang")
 MACHINES = ("x86_64", "aarch64")
-NAMES = (
-    "libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so", "nvidia-cuda-mps-control",
-)  # fmt: skip
+PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
+    "libnvidia-ml.so": (NVML_FLAGS, ("nvml/*.c",), ()),
+    "nvidia-smi": (SMI_FLAGS, ("smi/*.c",), SMI_LIBRARIES),
+    "libnvidia-sandboxutils.so": (SANDBOX_FLAGS, ("sandbox_utils.c",), ()),
+    "nvidia-cuda-mps-control": (SMI_FLAGS, ("mps/*.c", "smi/start.c"), ()),
+}
+"""The built files by name, without a driver version: flags, sources below FOLDER, libraries."""
 SHIPPED = FOLDER / "built.zip"
 """An archive, so that packaging tools do not list NVIDIA's libraries as provided by a package."""
 MODE = 0o755  # a program and a library, as packages install them
 TIMEOUT_S = 900  # emulated, as packages for arm64 may be made, it takes minutes
-
-
-class Built(NamedTuple):
-    """Paths of the built files, of NAMES; the names have no driver version."""
-
-    nvml: Path
-    nvidia_smi: Path
-    sandbox_utils: Path
-    mps_control: Path
 
 
 def find_compiler(search_path: str | None = None) -> str:
@@ -72,8 +62,10 @@ def find_compiler(search_path: str | None = None) -> str:
     )
 
 
-def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None) -> Built:
-    """Build the files that are missing below out_dir, and return their paths.
+def build(
+    out_dir: Path, *, strict: bool = False, search_path: str | None = None
+) -> dict[str, Path]:
+    """Build the files that are missing below out_dir, and return their paths by name of PARTS.
 
     For our tests, `strict` treats compiler warnings as errors. Raises ContainerNotPossibleError
     without a compiler for this machine, and HostError if it fails.
@@ -90,7 +82,7 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     common = (*FLAGS, *WARNINGS, *(("-Werror",) if strict else ()))
     folder = out_dir / _key(compiler, common)
     built = _in(folder)
-    if all((folder / name).exists() for name in NAMES):
+    if all(path.exists() for path in built.values()):
         return built
     with OSErrorsAs(
         HostError,
@@ -98,15 +90,13 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
         hint="choose a folder that can be written",
     ):
         folder.mkdir(parents=True, exist_ok=True)
-        _compile([compiler, *common, *NVML_FLAGS], NVML, (), built.nvml)
-        _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX, (), built.sandbox_utils)
-        _compile([compiler, *common, *SMI_FLAGS], SMI, SMI_LIBRARIES, built.nvidia_smi)
-        _compile([compiler, *common, *SMI_FLAGS], MPS, (), built.mps_control)
+        for name, (flags, sources, libraries) in PARTS.items():
+            _compile([compiler, *common, *flags], sources, libraries, built[name])
     return built
 
 
-def _in(folder: Path) -> Built:
-    return Built(*(folder / name for name in NAMES))
+def _in(folder: Path) -> dict[str, Path]:
+    return {name: folder / name for name in PARTS}
 
 
 def ship(target: Path) -> None:
@@ -119,7 +109,7 @@ def ship(target: Path) -> None:
         (build_folder,) = Path(folder).iterdir()
         with zipfile.ZipFile(target, "w") as archive:
             archive.comment = _digest().encode()
-            for name in NAMES:
+            for name in PARTS:
                 data = (build_folder / name).read_bytes()
                 archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
 
@@ -133,12 +123,12 @@ def _is_shipped(digest: str) -> bool:
         return False
 
 
-def _extracted(folder: Path) -> Built:
+def _extracted(folder: Path) -> dict[str, Path]:
     """Extract SHIPPED into a folder and return the paths of its files."""
     with OSErrorsAs(HostError, f"cannot write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(SHIPPED) as archive:
-            for name in NAMES:
+            for name in PARTS:
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
                     file.write(archive.read(name))
                 os.chmod(file.name, MODE)

@@ -16,8 +16,6 @@ from pathlib import Path
 
 import pynvml
 
-from nvct_sim.native.build import Built
-
 CACHE = Path(__file__).parents[2] / ".cache/native"  # built once, not once a session
 OFFSET, SIZE = 8192, 262144
 VERSION = "580.159.04"
@@ -53,7 +51,7 @@ class NvmlNode:
     """The paths of a node, and its state as lines of text."""
 
     tree: Path
-    built: Built
+    built: dict[str, Path]
     version: str = VERSION
 
     @property
@@ -137,18 +135,22 @@ class NvmlNode:
     def smi(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         """Run nvidia-smi on this node."""
         return subprocess.run(  # type: ignore[call-overload, no-any-return]
-            [self.built.nvidia_smi, *arguments],
+            [self.built["nvidia-smi"], *arguments],
             env=self.environment, capture_output=True, text=True, check=False, timeout=10, **options,
         )  # fmt: skip
 
 
-def make_node(tree: Path, built: Built, *, gpus: int = 4, driver: str = VERSION) -> NvmlNode:
+def make_node(
+    tree: Path, built: dict[str, Path], *, gpus: int = 4, driver: str = VERSION
+) -> NvmlNode:
     """Write a node with H100s; `driver` is the version in the state."""
     node = NvmlNode(tree, built)
     (tree / "lib").mkdir(parents=True)
     (tree / "dev/nvidia-caps").mkdir(parents=True)
     (tree / "proc/driver/nvidia/capabilities").mkdir(parents=True)
-    shutil.copyfile(built.nvml, node.library)  # a copy: the loader identifies libraries by inode
+    shutil.copyfile(
+        built["libnvidia-ml.so"], node.library
+    )  # a copy: the loader identifies libraries by inode
     (tree / "lib/libnvidia-ml.so.1").symlink_to(node.library.name)
     for name in ("nvidiactl", *(f"nvidia{n}" for n in range(gpus))):
         (node.dev / name).touch()

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+from nvct.cdi import versions
 from nvct.cdi.make import generate, naming, provenance
 from nvct.cdi.types import Spec
 
@@ -70,9 +71,7 @@ def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
         )
         if any(pattern.fullmatch(name) for name in names)
     ]
-    edits = [spec.get("containerEdits", {}), *(d["containerEdits"] for d in spec["devices"])]
-    hooks = [hook for edit in edits for hook in edit.get("hooks", ())]
-    nodes = [node for edit in edits for node in edit.get("deviceNodes", ())]
+    hooks = list(versions.objects(spec, "hooks"))
     return generate.Options(
         vendor=vendor,
         cls=cls,
@@ -80,8 +79,8 @@ def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
         all_device="all" in names,
         hook_path=hooks[0]["path"] if hooks else hook_path,
         disabled_hooks=() if hooks else ("all",),
-        node_numbers=any("major" in node for node in nodes),
-        gid_groups=any(edit.get("additionalGids") for edit in edits),
+        node_numbers=any("major" in node for node in versions.objects(spec, "deviceNodes")),
+        gid_groups=any(edits.get("additionalGids") for edits in versions.all_edits(spec)),
         allow_builds=generate.ALLOW_BUILDS in spec.get("annotations", {}),
     )
 

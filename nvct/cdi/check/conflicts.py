@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spec files and devices that engines use, and the conflicts between files.
 
-Contract: values only, no I/O. Engines take a device from the folder of the highest priority; if
-two files of one folder define a device, engines refuse it. Both cases are reported, once for each
-pair of files, because otherwise nobody notices until a container gets the wrong files.
+Contract: values only, no I/O except for the `origin` of a file. Engines take a device from the
+folder of the highest priority; if two files of one folder define a device, engines refuse it. Both
+cases are reported, once for each pair of files, because otherwise nobody notices until a container
+gets the wrong files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
+from nvct.cdi.make import provenance
 from nvct.cdi.names import qualified
 from nvct.cdi.read.registry import Registry, SpecFile
 from nvct.cdi.types import ContainerEdits, Device
@@ -41,12 +44,17 @@ class Drift:
         return f"{self.source}: {self.sentence}" if self.source else self.sentence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EffectiveSpec:
     """A spec file and the devices that engines use from it, at least one."""
 
     file: SpecFile
     devices: tuple[Device, ...]
+
+    @cached_property
+    def origin(self) -> provenance.Provenance | None:
+        """Return the file's provenance, None if it has none."""
+        return provenance.read(self.file.spec, self.file.path)
 
     @property
     def kind(self) -> str:

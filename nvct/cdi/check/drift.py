@@ -61,9 +61,8 @@ def check(registry: Registry, host: HostState) -> Report:
     for spec in specs:
         drifts += _spec(spec, host)
     if host.live and host.live.mode == "nvml":
-        origins = [provenance.read(spec.file.spec, spec.file.path) for spec in specs]
         changed, missing = coverage.compare(specs, host.live)
-        is_limited = any(origin and origin.only for origin in origins)
+        is_limited = any(spec.origin and spec.origin.only for spec in specs)
         drifts += changed if is_limited else [*changed, *missing]
         held_back = missing if is_limited else []
     return Report(
@@ -79,9 +78,8 @@ def check(registry: Registry, host: HostState) -> Report:
 
 def _choices(spec: EffectiveSpec) -> Iterator[str]:
     path = spec.file.path
-    origin = provenance.read(spec.file.spec, path)
-    if origin and origin.no_hooks:
-        yield f"{path}: no hooks, as `nvct publish --no-hooks={origin.no_hooks}` says"
+    if spec.origin and spec.origin.no_hooks:
+        yield f"{path}: no hooks, as `nvct publish --no-hooks={spec.origin.no_hooks}` says"
     holders = versions.objects(spec.file.spec, "named")
     if any(str(one.get("annotations", {}).get(ALLOW_BUILDS)).lower() == "true" for one in holders):
         yield f"{path}: every BuildKit build may have the devices, as --allow-builds says"
@@ -93,8 +91,7 @@ def driver_version(spec: EffectiveSpec) -> str:
         for mount in edits.get("mounts", ()):
             if version := mounted.version_of(mounted.driver_library(mount)):
                 return version
-    origin = provenance.read(spec.file.spec, spec.file.path)
-    return origin.driver if origin else ""
+    return spec.origin.driver if spec.origin else ""
 
 
 def _spec(spec: EffectiveSpec, host: HostState) -> list[Drift]:
@@ -125,13 +122,12 @@ def _version(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
 
 
 def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
-    origin = provenance.read(spec.file.spec, spec.file.path)
-    identities = origin.files if origin else {}
+    identities = spec.origin.files if spec.origin else {}
     for edits, devices in spec.edits():
         parts = (
             *((_mount(mount, identities), mount["hostPath"]) for mount in edits.get("mounts", ())),
             *(
-                (_node(node, host.stat_node, is_ours=origin is not None), _host(node))
+                (_node(node, host.stat_node, is_ours=spec.origin is not None), _host(node))
                 for node in edits.get("deviceNodes", ())
             ),
             *(
@@ -147,11 +143,10 @@ def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
 def _view(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
     """Compare the driver's files with those that a mounted view was made of."""
     views = [m for edits, _ in spec.edits() for m in edits.get("mounts", ()) if mounted.is_view(m)]
-    origin = provenance.read(spec.file.spec, spec.file.path)
-    if not views or origin is None or host.live is None:
+    if not views or spec.origin is None or host.live is None:
         return
     for file in host.live.files:
-        problem = _changed_file(file.host_path, origin.files.get(file.container_path))
+        problem = _changed_file(file.host_path, spec.origin.files.get(file.container_path))
         if problem:
             yield spec.drift(*problem, file.host_path)
 

@@ -123,7 +123,8 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
 
 
 def _kind(inventory: Inventory, options: Options) -> str:
-    vendor, cls = injection.kind_of_mode(inventory.mode, options.vendor, options.cls)
+    rules = injection.RULES[inventory.mode]
+    vendor, cls = options.vendor or rules.vendor, options.cls or rules.cls
     try:
         check_kind(vendor, cls)
     except RequestError as error:
@@ -146,29 +147,20 @@ def _device_edits(device: Device, job: Job) -> Json:
 def _injected(part: Injection, job: Job) -> Json:
     directories = sorted({os.path.dirname(node.path) for node in part.nodes} - {"/dev"})
     work = hooks.work_of(job.hooks, part.files, part.links)
-    entries = [
-        hooks.chmod_hook(job.options.hook_path, job.hooks, directories),
-        hooks.apply_hook(job.options.hook_path, work),
-    ]
-    return edits(job, part, hooks=[entry for entry in entries if entry])
+    entries = hooks.chmod_hook(job.options.hook_path, job.hooks, directories)
+    return edits(job, part, hooks=entries + hooks.apply_hook(job.options.hook_path, work))
 
 
 def _common_edits(job: Job) -> Json:
-    if job.options.view is not None:
-        return _view_edits(job, job.options.view)
-    content = injection.for_every_container(job.inventory)
-    work = hooks.common_work(job.inventory, job.hooks, content.files)
-    entry = hooks.apply_hook(job.options.hook_path, work)
-    env = [*libcuda_env(job, content.files), VOID_ENV]
-    return edits(job, content, env=env, hooks=[entry] if entry else [])
-
-
-def _view_edits(job: Job, view: MountedView) -> Json:
-    """Return the common edits with one mount for all of the driver's files."""
-    work = hooks.common_work(job.inventory, job.hooks, ())
-    entry = hooks.apply_hook(job.options.hook_path, work, view.shown)
-    content = injection.for_every_container(job.inventory)._replace(files=tuple(view.files))
-    common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
+    """Return the common edits; with a view, one mount has all of the driver's files."""
+    view, content = job.options.view, injection.for_every_container(job.inventory)
+    work = hooks.common_work(job.inventory, job.hooks, () if view else content.files)
+    entries = hooks.apply_hook(job.options.hook_path, work, view.shown if view else None)
+    if view is None:
+        env = [*libcuda_env(job, content.files), VOID_ENV]
+        return edits(job, content, env=env, hooks=entries)
+    content = content._replace(files=tuple(view.files))
+    common = edits(job, content, env=[*view.env, VOID_ENV], hooks=entries)
     mount = cdi_edits.mount(view.source, view.shown["mount_point"])
     return combined([common, {"mounts": [mount]}])
 

@@ -92,19 +92,19 @@ def program(hook_path: str) -> model.Program:
     return {"path": hook_path, "args": [*_head(hook_path), APPLY], "env": list(ENV)}
 
 
-def apply_hook(hook_path: str, work: model.Work, view: model.View | None = None) -> Hook | None:
-    """Return the hook entry for some work and a view, None if there is no work."""
+def apply_hook(hook_path: str, work: model.Work, view: model.View | None = None) -> list[Hook]:
+    """Return the hook entry for some work and a view, none if there is no work."""
     args = hook_command.flags_of_work(work)
     args += hook_command.flags_of_view(view) if view else []
-    return _entry(hook_path, APPLY, args) if args else None
+    return [_entry(hook_path, APPLY, args)] if args else []
 
 
-def chmod_hook(hook_path: str, names: frozenset[str], directories: Sequence[str]) -> Hook | None:
+def chmod_hook(hook_path: str, names: frozenset[str], directories: Sequence[str]) -> list[Hook]:
     """Return the entry that makes the directories of a device's nodes accessible to everyone."""
     if not directories or "chmod" not in names:
-        return None
+        return []
     args = ["--mode", "755", *(part for path in directories for part in ("--path", path))]
-    return _entry(hook_path, "chmod", args)
+    return [_entry(hook_path, "chmod", args)]
 
 
 def _entry(hook_path: str, name: str, args: list[str]) -> Hook:

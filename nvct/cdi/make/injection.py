@@ -173,9 +173,3 @@ RULES: dict[Mode, Rules] = {
     "nvswitch": Rules(cls="nvswitch"),
     "imex": Rules(cls="imex-channel"),
 }
-
-
-def kind_of_mode(mode: Mode, vendor: str = "", cls: str = "") -> tuple[str, str]:
-    """Return vendor and class of a mode's specs; arguments override the defaults."""
-    rules = RULES[mode]
-    return vendor or rules.vendor, cls or rules.cls

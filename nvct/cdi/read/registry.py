@@ -23,18 +23,17 @@ from nvct.errors import HostError, NvctError
 class SpecFile:
     """One readable spec file."""
 
-    __slots__ = ("path", "priority", "spec")
+    __slots__ = ("path", "spec")
 
-    def __init__(self, *, path: str, priority: int, spec: Spec) -> None:
+    def __init__(self, *, path: str, spec: Spec) -> None:
         self.path = path
-        self.priority = priority  # position of its folder in the list of folders
         self.spec = spec
 
 
 class Registry:
     """The spec files and devices of the folders."""
 
-    __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
+    __slots__ = ("conflicts", "devices", "errors", "specs")
 
     def __init__(self) -> None:
         self.specs: list[SpecFile] = []  # by priority, then by file name
@@ -44,8 +43,6 @@ class Registry:
         self.errors: dict[str, NvctError] = {}
         # qualified name -> the files that define it; it is not in `devices`
         self.conflicts: dict[str, list[str]] = {}
-        # all folders and files that were read, including those with errors
-        self.inputs: list[str] = []
 
 
 def scan(
@@ -54,17 +51,15 @@ def scan(
 ) -> Registry:
     """Read the spec files in folders, which may be missing; never raises, but collects errors."""
     registry = Registry()
-    for priority, folder in enumerate(dirs):
-        registry.inputs.append(folder)
+    for folder in dirs:
         spec_files: list[SpecFile] = []
         for path in _spec_paths(folder, registry.errors):
-            registry.inputs.append(path)
             try:
                 spec = read(path)
             except NvctError as error:
                 registry.errors[path] = error
             else:
-                spec_files.append(SpecFile(path=path, priority=priority, spec=spec))
+                spec_files.append(SpecFile(path=path, spec=spec))
         registry.specs.extend(spec_files)
         _add_devices(registry, spec_files)
     return registry

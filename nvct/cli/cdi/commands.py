@@ -18,7 +18,7 @@ from nvct.cdi.make.generate import generate as make_spec
 from nvct.cdi.read import load
 from nvct.cdi.types import Spec
 from nvct.cli.cdi.generate import write
-from nvct.cli.context import say, settings_in_force, tell
+from nvct.cli.context import say, settings_in_force, tell, warn
 from nvct.cli.gostyle import GoStyle
 from nvct.cli.options import driver_roots, format_option, show, words
 from nvct.compile import live_host
@@ -60,8 +60,7 @@ def check(
     report = specifications.compare(settings, found, spec_dir)
     if problem and report.gives_driver:
         say(f"warning: {problem}")
-    for warning in found.warnings if found else ():
-        say(f"warning: {warning}")
+    warn(found.warnings if found else ())
     _show(report, form)
     sys.exit(1 if report.drift else 0)
 
@@ -128,8 +127,7 @@ def _live(
     """Return the spec of this host, with the names, hook program and hooks of another spec."""
     settings = settings_in_force(None, driver_root, dev_root)
     inventory = live_host.discover(settings, mode=mode.lower())
-    for warning in inventory.warnings:
-        say(f"warning: {warning}")
+    warn(inventory.warnings)
     origin = provenance.read(template, path)
     is_same_kind = inventory.mode in in_folders.MODES  # else all its files differ
     if origin and origin.no_hooks in in_folders.CHOICES and is_same_kind:

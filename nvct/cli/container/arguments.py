@@ -56,9 +56,9 @@ class Parsed:
         """Return all values of an option."""
         return [value for value in self.values.get(name, []) if value is not None]
 
-    def joined(self, name: str) -> str | None:
-        """Return the values of a repeated option as one comma list, None if not given."""
-        return ",".join(self.texts(name)) if self.has(name) else None
+    def words(self, name: str) -> list[str]:
+        """Return the words in an option's values, which are comma lists."""
+        return [word for value in self.texts(name) for word in value.split(",") if word]
 
 
 def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = False) -> Parsed:
@@ -179,14 +179,12 @@ def bus_id(text: str) -> str:
     return f"{domain:08x}:{bus:02x}:{device:02x}.0"
 
 
-def select(device_list: str | None, inventory: Inventory) -> Selected:
-    """Return the devices that a list names, none for None; UnknownDeviceError for other words."""
+def select(words: Iterable[str], inventory: Inventory) -> Selected:
+    """Return the devices that words name; UnknownDeviceError for other words."""
     selected = Selected()
     if not inventory.gpus:
         return selected  # as libnvidia-container: words are not checked on a host without GPUs
-    for word in (device_list or "").split(","):
-        if not word:
-            continue
+    for word in words:
         if word.lower() == "all":
             for gpu in inventory.gpus:
                 selected.add(gpu)
@@ -219,25 +217,23 @@ def _add(word: str, inventory: Inventory, selected: Selected) -> None:
 
 
 def select_mig_capable(
-    option_value: str | None, name: str, visible: Selected, capable: set[int]
+    words: Sequence[str], name: str, visible: Selected, capable: set[int]
 ) -> list[Gpu] | None:
-    """Return the visible GPUs for --mig-config or --mig-monitor, None if the option is empty.
+    """Return the visible GPUs for --mig-config or --mig-monitor, None without words.
 
-    RequestError if the value names a device, or only some MIG devices are visible. `capable`:
+    RequestError if the first word names a device, or only some MIG devices are visible. `capable`:
     minors of the GPUs that support MIG.
     """
-    for word in (option_value or "").split(","):
-        if not word:
-            continue
-        if word.lower() != "all":
-            raise RequestError(
-                f"{name} error: {word}: only 'all' devices are supported",
-                hint=f"write --{name}=all",
-            )
-        if visible.migs and not visible.everything:
-            raise RequestError(
-                f"{name} error: it is about whole GPUs, and --device names MIG devices",
-                hint="write --device=all, or the index of a GPU",
-            )
-        return [gpu for gpu in visible.gpus if gpu.minor in capable]
-    return None
+    if not words:
+        return None
+    if words[0].lower() != "all":
+        raise RequestError(
+            f"{name} error: {words[0]}: only 'all' devices are supported",
+            hint=f"write --{name}=all",
+        )
+    if visible.migs and not visible.everything:
+        raise RequestError(
+            f"{name} error: it is about whole GPUs, and --device names MIG devices",
+            hint="write --device=all, or the index of a GPU",
+        )
+    return [gpu for gpu in visible.gpus if gpu.minor in capable]

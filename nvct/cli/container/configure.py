@@ -72,6 +72,12 @@ OPTIONS = (
 )  # fmt: skip
 COMPAT_MODES = ("disabled", "ldconfig", "mount")
 DEVICES = "device error: --device"
+EXCLUDED = {
+    "no-persistenced": f"*/{PERSISTENCED}",
+    "no-fabricmanager": f"*/{FABRICMANAGER}",
+    "no-gsp-firmware": "*/gsp*.bin",
+}
+"""Options, and patterns of the container paths that each leaves out."""
 
 
 class LocalContainer(Container):
@@ -200,7 +206,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
 
     RequestError if a device or channel is not valid; UsageError if an option's value is not valid.
     """
-    words = [word for word in (options.joined("device") or "").split(",") if word]
+    words = options.words("device")
     free = want_of(words, DEVICES)
     names = [] if free else [device_name(word, roots) for word in words]
     if "all" in names:
@@ -239,7 +245,7 @@ def device_name(word: str, roots: Roots) -> str:
 
 
 def _channels(options: Parsed) -> list[int]:
-    numbers = [word for word in (options.joined("imex-channel") or "").split(",") if word]
+    numbers = options.words("imex-channel")
     for word in numbers:
         if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise RequestError(f"--imex-channel: {word!r} is no number of a channel")
@@ -247,7 +253,7 @@ def _channels(options: Parsed) -> list[int]:
 
 
 def _is_all(options: Parsed, name: str) -> bool:
-    values = {word.lower() for word in (options.joined(name) or "").split(",") if word}
+    values = {word.lower() for word in options.words(name)}
     if values - {"all"}:
         raise RequestError(f"--{name} accepts only 'all'", hint=f"write --{name}=all")
     return bool(values)
@@ -255,13 +261,7 @@ def _is_all(options: Parsed, name: str) -> bool:
 
 def adapted(edits: list[model.Edits], options: Parsed) -> list[model.Edits]:
     """Return edits without the nodes and mounts that --no-* options exclude."""
-    ends = []
-    if options.has("no-persistenced"):
-        ends.append("*/" + PERSISTENCED)
-    if options.has("no-fabricmanager"):
-        ends.append("*/" + FABRICMANAGER)
-    if options.has("no-gsp-firmware"):
-        ends.append("*/gsp*.bin")
+    ends = [end for name, end in EXCLUDED.items() if options.has(name)]
     result = []
     for part in edits:
         changed: model.Edits = {**part}

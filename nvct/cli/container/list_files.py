@@ -77,14 +77,14 @@ class Lister:
         RequestError if an option names something that the host lacks or that is not valid;
         HostError if an IMEX channel has no device node.
         """
-        visible = select(self.options.joined("device"), self.inventory)
+        visible = select(self.options.words("device"), self.inventory)
         capable = {
             gpu.minor
             for gpu in self.inventory.gpus
             if gpu.mig_enabled or os.path.isdir(capability_directory(self.roots, gpu.minor))
         }
         managed = {
-            name: select_mig_capable(self.options.joined(name), name, visible, capable)
+            name: select_mig_capable(self.options.words(name), name, visible, capable)
             for name in ("mig-config", "mig-monitor")
         }
         if self.options.has("device"):
@@ -122,9 +122,7 @@ class Lister:
                 yield node.path
 
     def _channels(self) -> Iterator[str]:
-        for word in (self.options.joined("imex-channel") or "").split(","):
-            if not word:
-                continue
+        for word in self.options.words("imex-channel"):
             if not (word.isascii() and word.isdigit() and len(word) < 10):
                 raise RequestError(
                     f"imex-channel error: {word}: no number of a channel", hint="write 0, or 0,1"
@@ -164,18 +162,18 @@ class Lister:
         return below(self.roots.driver_root, file.host_path)
 
     def _sockets(self) -> Iterator[str]:
-        ends = [PERSISTENCED, FABRICMANAGER, "nvidia-mps"]
-        daemons = ((PERSISTENCED, "persistenced"), (FABRICMANAGER, "fabricmanager"))
-        excluded = [socket for socket, name in daemons if self.options.has(f"no-{name}")]
+        ends = []
+        if not self.options.has("no-persistenced"):
+            ends.append(PERSISTENCED)
+        if not self.options.has("no-fabricmanager"):
+            ends.append(FABRICMANAGER)
+        if not self.mps:
+            ends.append("nvidia-mps")
         sockets = [f for f in self.inventory.files if f.kind == "socket"]
         for end in ends:
-            if end == "nvidia-mps" and self.mps:
-                if os.path.isdir(join(self.roots.driver_root, self.mps)):
-                    yield self.mps
-                continue
-            for file in sockets:
-                if file.host_path.endswith(f"/{end}") and end not in excluded:
-                    yield self._path(file)
+            yield from (self._path(f) for f in sockets if f.host_path.endswith(f"/{end}"))
+        if self.mps and os.path.isdir(join(self.roots.driver_root, self.mps)):
+            yield self.mps
 
 
 def _sorted(paths: Sequence[str], order: Sequence[str]) -> list[str]:

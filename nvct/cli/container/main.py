@@ -21,7 +21,6 @@ from typing import IO, NoReturn
 from nvct import errors, paths
 from nvct.cli.container import arguments as args
 from nvct.cli.container.arguments import Option, Parsed
-from nvct.config.model import Config
 from nvct.errors import HostError, NvctError, OSErrorsAs, UsageError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
@@ -196,13 +195,15 @@ def _execute(
     inventory = live_host.discover_or_view(settings, options, elsewhere=elsewhere)
     for sentence in (*inventory.notes, *inventory.warnings):
         log(sentence)
-    from nvct.cli.container import info as container_info
+    from nvct.cli.container import info, list_files
 
-    nvml = container_info.initialized(inventory)
+    nvml = info.initialized(inventory)
     if name == "info":
         _info(inventory, nvml, command_options, log)
-    else:
-        _list(inventory, settings, roots, command_options, env)
+        return
+    stat_node, mps = live_host.stat_node(settings), env.get(list_files.MPS_VARIABLE, "")
+    lister = list_files.Lister(inventory, roots, command_options, stat_node, mps)
+    sys.stdout.write("".join(f"{line}\n" for line in lister.lines()))
 
 
 def _info(
@@ -217,23 +218,6 @@ def _info(
     versions, rows = container_info.ask(inventory, nvml, warn)
     show = container_info.as_csv if command_options.has("csv") else container_info.as_text
     sys.stdout.write(show(versions, rows))
-
-
-def _list(
-    inventory: Inventory,
-    settings: Config,
-    roots: Roots,
-    command_options: Parsed,
-    env: Mapping[str, str],
-) -> None:
-    from nvct.cli.container import list_files as container_list
-    from nvct.compile import live_host
-
-    mps = env.get(container_list.MPS_VARIABLE, "")
-    lister = container_list.Lister(
-        inventory, roots, command_options, live_host.stat_node(settings), mps
-    )
-    sys.stdout.write("".join(f"{line}\n" for line in lister.lines()))
 
 
 def _check_root(roots: Roots, configured: str) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -26,24 +27,24 @@ RTX = "RTX PRO 6000 Blackwell"
 
 def _simulated() -> dict[str, MigGpu]:
     """Return a GPU of each simulated model, with the engines that NVML reported of a real one."""
-    models = {each.model.name: each.model for n in SIMULATED for each in profile.load(n).gpus}
+    models = {each.model["name"]: each.model for n in SIMULATED for each in profile.load(n).gpus}
     return {
-        name: replace(_EMPTY, name=name, profiles=tuple(map(_profile, model.mig)))
+        name: replace(_EMPTY, name=name, profiles=tuple(map(_profile, model["mig"])))
         for name, model in models.items()
-        if model.mig
+        if model["mig"]
     }
 
 
 _EMPTY = MigGpu(index=0, uuid="GPU-0", name="", bus_id="", minor=0, device=0, subsystem=0)
 
 
-def _profile(row: profile.MigProfile) -> MigProfile:
-    pairs = (place.partition(":") for place in row.placements.split(","))
+def _profile(row: Mapping[str, Any]) -> MigProfile:
+    pairs = (place.partition(":") for place in row["placements"].split(","))
     return MigProfile(
-        kind=row.kind, id=row.id, name=row.name, slices=row.slices, limit=row.max,
+        kind=row["kind"], id=row["id"], name=row["name"], slices=row["slices"], limit=row["max"],
         placements=tuple(Placement(int(start), int(size)) for start, _, size in pairs),
-        memory_mib=row.memory, multiprocessors=row.sm, copy=row.ce, decoder=row.dec,
-        jpeg=row.jpeg, ofa=row.ofa,
+        memory_mib=row["memory"], multiprocessors=row["sm"], copy=row["ce"], decoder=row["dec"],
+        jpeg=row["jpeg"], ofa=row["ofa"],
     )  # fmt: skip
 
 

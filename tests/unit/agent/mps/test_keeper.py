@@ -65,7 +65,7 @@ class Lab:
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     built = build.build(CACHE)
     node = make_node(tmp_path / "node", built)
-    monkeypatch.setenv("PATH", f"{built.mps_control.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{built['nvidia-cuda-mps-control'].parent}:{os.environ['PATH']}")
     for name, value in node.environment.items():
         monkeypatch.setenv(name, value)
     with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:

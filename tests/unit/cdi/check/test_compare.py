@@ -177,7 +177,7 @@ def test_live_specs_get_the_same_kinds_of_names(
 def test_live_specs_get_the_same_hook_program_or_none() -> None:
     apply = apply_hook("/opt/hook", {**no_work(), "folders": ["/l"]})
 
-    with_hook = like(["0"], containerEdits={"hooks": [apply]})
+    with_hook = like(["0"], containerEdits={"hooks": apply})
     without = like(["0"])
 
     assert (with_hook.hook_path, with_hook.disabled_hooks) == ("/opt/hook", ())

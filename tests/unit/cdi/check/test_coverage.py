@@ -24,7 +24,7 @@ def spec_of(inventory: Inventory, **options: object) -> Spec:
 def compare(live: Inventory, *specs: Spec) -> list[conflicts.Drift]:
     registry = Registry()
     for number, spec in enumerate(specs):
-        spec_file = SpecFile(path=f"/{number}.yaml", priority=0, spec=spec)
+        spec_file = SpecFile(path=f"/{number}.yaml", spec=spec)
         registry.specs.append(spec_file)
         for device in spec["devices"]:
             registry.devices[f"{spec['kind']}={device['name']}"] = (spec_file, device)

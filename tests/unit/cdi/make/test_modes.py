@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from nvct.cdi.make.generate import Options, generate
-from nvct.cdi.make.injection import RULES, kind_of_mode
+from nvct.cdi.make.injection import RULES
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
 from nvct.cdi.types import Spec
@@ -56,7 +56,7 @@ def test_every_mode_has_rules_and_a_finder() -> None:
 
 
 def test_modes_that_give_no_gpus_have_kinds_of_their_own() -> None:
-    kinds = {mode: "/".join(kind_of_mode(mode)) for mode in RULES}
+    kinds = {mode: f"{rules.vendor}/{rules.cls}" for mode, rules in RULES.items()}
 
     assert kinds == {
         "nvml": "nvidia.com/gpu",

@@ -137,10 +137,10 @@ def test_unknown_options_are_errors(argv: Sequence[str], said: str) -> None:
 
 
 def test_a_repeated_option_is_one_list() -> None:
-    parsed = args.parse(["-d0", "-d", "1,2"], OPTIONS)
+    parsed = args.parse(["-d0", "-d", "1,,2"], OPTIONS)
 
-    assert (parsed.joined("device"), parsed.joined("libraries")) == ("0,1,2", None)
-    assert (parsed.text("device"), parsed.text("user")) == ("1,2", "")
+    assert (parsed.words("device"), parsed.words("libraries")) == (["0", "1", "2"], [])
+    assert (parsed.text("device"), parsed.text("user")) == ("1,,2", "")
 
 
 @pytest.mark.parametrize("name", ["", "info", "list", "configure"])
@@ -449,10 +449,13 @@ def node_of_three() -> Inventory:
     return Inventory(driver_version="580.1", gpus=(bare, parted, last))
 
 
+def words(device_list: str) -> list[str]:
+    return args.parse([f"--device={device_list}"], OPTIONS).words("device")
+
+
 @pytest.mark.parametrize(
     ("device_list", "gpus", "migs"),
     [
-        (None, [], []),
         ("", [], []),
         ("0", [0], []),
         ("1,0,1", [1, 0], []),
@@ -465,9 +468,9 @@ def node_of_three() -> Inventory:
     ],
 )
 def test_devices_are_selected_by_the_first_rule_that_fits(
-    device_list: str | None, gpus: list[int], migs: list[int]
+    device_list: str, gpus: list[int], migs: list[int]
 ) -> None:
-    selected = select(device_list, node_of_three())
+    selected = select(words(device_list), node_of_three())
 
     assert [gpu.index for gpu in selected.gpus] == gpus
     assert [device.gi for _, device in selected.migs] == migs
@@ -477,21 +480,21 @@ def test_devices_are_selected_by_the_first_rule_that_fits(
 @pytest.mark.parametrize("word", ["3", "GPU-a", "GPU-", "0:1xyz", "1:2", "0:19:0", "-1", "none"])
 def test_an_unknown_device_is_an_error_unless_there_are_no_gpus(word: str) -> None:
     with pytest.raises(UnknownDeviceError, match="unknown device"):
-        select(f"0,{word}", node_of_three())
-    assert select(word, Inventory(driver_version="580.1")).gpus == []
+        select(["0", word], node_of_three())
+    assert select([word], Inventory(driver_version="580.1")).gpus == []
 
 
 def test_mig_capabilities_are_about_whole_gpus() -> None:
     host = node_of_three()
 
-    assert select_mig_capable(None, "mig-config", select("all", host), {4}) is None
-    selected = select_mig_capable("ALL", "mig-config", select("all", host), {4})
+    assert select_mig_capable([], "mig-config", select(["all"], host), {4}) is None
+    selected = select_mig_capable(["ALL"], "mig-config", select(["all"], host), {4})
     assert [gpu.index for gpu in selected or []] == [1]
-    assert select_mig_capable("all", "mig-config", select("0", host), {4}) == []
+    assert select_mig_capable(["all"], "mig-config", select(["0"], host), {4}) == []
     with pytest.raises(RequestError, match="--device names MIG devices"):
-        select_mig_capable("all", "mig-config", select("1:0", host), {4})
+        select_mig_capable(["all"], "mig-config", select(["1:0"], host), {4})
     with pytest.raises(RequestError, match="only 'all' devices are supported"):
-        select_mig_capable("0", "mig-monitor", select("all", host), {4})
+        select_mig_capable(["0"], "mig-monitor", select(["all"], host), {4})
 
 
 # configure

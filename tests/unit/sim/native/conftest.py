@@ -10,17 +10,16 @@ import pynvml
 import pytest
 
 from nvct_sim.native import build as native
-from nvct_sim.native.build import Built
 from tests.support.nvml_node import CACHE, NvmlNode, make_node
 
 
 @pytest.fixture(scope="session")
-def built() -> Built:
+def built() -> dict[str, Path]:
     return native.build(CACHE, strict=True)
 
 
 @pytest.fixture
-def node(tmp_path: Path, built: Built) -> NvmlNode:
+def node(tmp_path: Path, built: dict[str, Path]) -> NvmlNode:
     return make_node(tmp_path / "node", built)
 
 

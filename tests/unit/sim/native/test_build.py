@@ -11,7 +11,6 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError, HostError
 from nvct_sim.native import build as native
-from nvct_sim.native.build import Built
 from tests.support.processes import captured
 
 # C type of nvml_abi.h -> nvidia-ml-py's class; the fields have the same names.
@@ -75,26 +74,26 @@ def test_structs_have_the_layout_of_nvidia_ml_py(tmp_path: Path) -> None:
     assert printed.splitlines() == expected
 
 
-def test_both_files_load_with_the_c_library_of_2020(built: Built) -> None:
+def test_both_files_load_with_the_c_library_of_2020(built: dict[str, Path]) -> None:
     readelf = shutil.which("readelf")
     if not readelf:
         pytest.skip("needs readelf (binutils)")
-    for path in (built.nvml, built.nvidia_smi):
+    for path in (built["libnvidia-ml.so"], built["nvidia-smi"]):
         text = captured([readelf, "--wide", "--version-info", path], check=True).stdout
         versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_(\d+\.\d+)", text)]
         assert versions
         assert max(versions) <= (2, 31), path
 
 
-def test_they_need_the_c_library_and_nothing_else(built: Built) -> None:
+def test_they_need_the_c_library_and_nothing_else(built: dict[str, Path]) -> None:
     readelf = shutil.which("readelf")
     if not readelf:
         pytest.skip("needs readelf (binutils)")
     needed = {}
-    for path in (built.nvml, built.nvidia_smi):
+    for path in (built["libnvidia-ml.so"], built["nvidia-smi"]):
         text = captured([readelf, "--wide", "--dynamic", path], check=True).stdout
         needed[path.name] = set(re.findall(r"\(NEEDED\).*\[(.*)\]", text))
-        if path == built.nvml:
+        if path == built["libnvidia-ml.so"]:
             assert re.findall(r"\(SONAME\).*\[(.*)\]", text) == ["libnvidia-ml.so.1"]
 
     assert needed == {
@@ -102,11 +101,13 @@ def test_they_need_the_c_library_and_nothing_else(built: Built) -> None:
     }  # fmt: skip
 
 
-def test_only_nvml_functions_and_the_reset_are_exported(built: Built) -> None:
+def test_only_nvml_functions_and_the_reset_are_exported(built: dict[str, Path]) -> None:
     nm = shutil.which("nm")
     if not nm:
         pytest.skip("needs nm (binutils)")
-    text = captured([nm, "--dynamic", "--defined-only", built.nvml], check=True).stdout
+    text = captured(
+        [nm, "--dynamic", "--defined-only", built["libnvidia-ml.so"]], check=True
+    ).stdout
 
     names = [line.split()[-1] for line in text.splitlines()]
 
@@ -157,9 +158,9 @@ def test_shipped_files_need_no_compiler(shipped: Path, tmp_path: Path) -> None:
     built = native.build(tmp_path / "here", search_path="/nonexistent")
 
     assert native.build(tmp_path / "here", search_path="/nonexistent") == built
-    assert {path.name for path in built.nvml.parent.iterdir()} == set(native.NAMES)
-    assert ctypes.CDLL(str(built.nvml)).nvmlShutdown() == 1  # uninitialised
-    assert subprocess.run([built.nvidia_smi, "-h"], check=False, capture_output=True).stdout
+    assert {path.name for path in built["libnvidia-ml.so"].parent.iterdir()} == set(native.PARTS)
+    assert ctypes.CDLL(str(built["libnvidia-ml.so"])).nvmlShutdown() == 1  # uninitialised
+    assert subprocess.run([built["nvidia-smi"], "-h"], check=False, capture_output=True).stdout
     assert not list((tmp_path / "here").rglob("tmp*"))
 
 

@@ -21,7 +21,7 @@ class Control:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.program = str(build.build(CACHE).mps_control)
+        self.program = str(build.build(CACHE)["nvidia-cuda-mps-control"])
         self.env = {
             "CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder),
         }  # fmt: skip

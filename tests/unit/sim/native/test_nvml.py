@@ -11,7 +11,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvct_sim.native.build import Built
 from tests.support.nvml_node import NvmlNode, code_of, gpu_record, gpu_uuid, make_node
 
 
@@ -120,7 +119,9 @@ def test_a_gpu_without_its_node_is_skipped_in_the_numbering(node: NvmlNode, nvml
     assert code_of(nvml.nvmlDeviceGetHandleByPciBusId, "0000:28:00.0") == 4
 
 
-def test_nodes_are_found_by_minor_number_not_by_index(tmp_path: Path, built: Built) -> None:
+def test_nodes_are_found_by_minor_number_not_by_index(
+    tmp_path: Path, built: dict[str, Path]
+) -> None:
     node = make_node(tmp_path / "other", built, gpus=2)
     node.write([line.replace("minor=1", "minor=7") for line in node.lines()])
     assert node.smi("-L").stdout.count("GPU ") == 1
@@ -156,13 +157,13 @@ def test_a_character_node_without_a_driver_behind_it_is_visible(node: NvmlNode, 
 
 @pytest.mark.parametrize(("name", "status"), [("nvidiactl", 4), ("nvidia2", 0)])
 def test_a_node_that_must_not_be_opened_does_not_count(
-    built: Built, name: str, status: int
+    built: dict[str, Path], name: str, status: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         node = make_node(Path(folder) / "node", built)
         smi = Path(folder) / "nvidia-smi"  # in a folder that the other user may enter
-        smi.write_bytes(built.nvidia_smi.read_bytes())
+        smi.write_bytes(built["nvidia-smi"].read_bytes())
         smi.chmod(0o755)
         for path in node.dev.iterdir():
             path.chmod(0o777)

@@ -221,7 +221,7 @@ def test_a_tree_with_device_nodes_gets_real_capability_nodes(node: NvmlNode, nvm
 
 def test_processes_that_create_at_once_do_not_disturb_each_other(node: NvmlNode) -> None:
     node.change_gpu(1, "mig", 1)
-    command = [str(node.built.nvidia_smi), "mig", "-cgi", "19", "-C"]
+    command = [str(node.built["nvidia-smi"]), "mig", "-cgi", "19", "-C"]
 
     running = [
         subprocess.Popen(command, env=node.environment, stdout=subprocess.PIPE) for _ in range(9)
