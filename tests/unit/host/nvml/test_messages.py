@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of session and worker: accepted and refused messages."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -14,12 +13,7 @@ from hypothesis import strategies as st
 from nvct.errors import NvmlError, to_dict
 from nvct.host.nvml import messages
 from nvct.host.nvml.messages import MalformedMessageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 ERROR: dict[str, Json] = {**to_dict(NvmlError("gpu is lost", hint="see dmesg"))}
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MIG verbs on the simulated NVML, by the real nvidia-ml-py."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Iterator
 from types import NoneType
 
 import pytest
@@ -15,10 +14,6 @@ from nvct.host.nvml.session import NvmlSession
 from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture

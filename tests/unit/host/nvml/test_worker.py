@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's loop, over a library in Python: in this process, at the other end of a socket."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import subprocess
 import sys
 import threading
+from _socket import socket as _Socket  # noqa: N812 - socket is the module here
+from collections.abc import Iterator
 
 import pynvml
 import pytest
@@ -15,14 +15,8 @@ import pytest
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import messages, worker
 from nvct.host.nvml.session import NvmlSession
+from nvct.oci.jsontext import Json
 from tests.unit.host.nvml.library import PythonNvml, nvml_error
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket as _Socket  # noqa: N812 - socket is the module here
-    from collections.abc import Iterator
-
-    from nvct.oci.jsontext import Json
 
 PATH = "/lib/libnvidia-ml.so.1"
 GPU: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X"}
