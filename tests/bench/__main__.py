@@ -6,8 +6,6 @@ driver, `pods` pods on a real kubelet. NVCT_BENCH_PEER names a folder with the i
 NVCT_BENCH_ROUNDS the number of rounds (default 40).
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

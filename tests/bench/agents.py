@@ -6,8 +6,6 @@ round. The whole agent is measured, too, with all tasks that run beside each oth
 server of the tests. Its memory has a limit, and its CPU while nothing happens.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import os

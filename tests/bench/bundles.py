@@ -6,8 +6,6 @@ the last minutes (fs/ext4/ialloc.c, recently_deleted): after a few rounds, or be
 new link costs 150 us there instead of 17; and a rename over a file waits for its blocks.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from pathlib import Path

@@ -6,8 +6,6 @@ a kubelet; the API server is one of the tests, in this process, so its own time 
 journal is on the disk of the temporary folder. Nothing is asserted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import statistics

@@ -7,8 +7,6 @@ taken, as by Kubernetes' scheduler. Claims wait in the order of their arrival, a
 overtake. Times are in minutes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -4,8 +4,6 @@
 On the smallest node also the cold starts of the commands that scripts run most often.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The groups of measurements, inside a simulated node's mount namespace."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -5,8 +5,6 @@ A container's init, and the hooks that it starts, outlive `runc create`. The mea
 subreaper: they become its children, and their CPU time counts.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import statistics

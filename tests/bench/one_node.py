@@ -5,8 +5,6 @@ It takes every object that is written and gives it back. A watch shows the Node 
 nothing. It runs in threads of the measuring process, whose time does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import threading

@@ -8,8 +8,6 @@ sandbox, which has no GPU. The pod names its node, so the scheduler has no part.
 containerd's time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print measurements, as milliseconds over the bare runtime and as ratios to the incumbent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich import box

@@ -5,8 +5,6 @@
 the proportional and the resident set size of all its processes. Nothing is asserted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

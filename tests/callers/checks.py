@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every caller's container is asked: devices, libraries, the linker."""
 
-from __future__ import annotations
-
 import subprocess
 
 from nvct_sim import attach

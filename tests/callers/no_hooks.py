@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Containers of a caller that runs no hooks, inside a simulated node."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

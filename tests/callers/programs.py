@@ -5,8 +5,6 @@
 minutes of CPU once.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Apptainer: --nvccli starts nvidia-container-cli; --nv finds the host's driver by itself."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

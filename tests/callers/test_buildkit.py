@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """BuildKit: `RUN --device`, with an entitlement or the annotation that needs none."""
 
-from __future__ import annotations
-
 import subprocess
 import tarfile
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker below a kubelet by cri-dockerd, with nvct's runtime as Docker's default one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker's own build, by its daemon's BuildKit: `RUN --device`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@
 enroot itself is in no registry that the tests use.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@
 Programs of the driver need --nvproxy, which asks a real driver; here the loader is asked.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

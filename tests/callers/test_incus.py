@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Incus: nvidia.runtime=true brings the driver by LXC's hook, devices of type gpu the nodes."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """LXC's own hook `nvidia`, which Incus uses, too (nvidia.runtime=true)."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

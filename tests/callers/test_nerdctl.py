@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """nerdctl: --device, --gpus and Compose; each goes by CDI names since 2.3."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A specification without hooks, in images whose own programs need their cache."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

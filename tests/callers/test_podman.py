@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Podman has besides `podman run --device`: --gpus, pods of a manifest, builds."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A quadlet: Podman's unit for a container with a GPU, under a real systemd."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

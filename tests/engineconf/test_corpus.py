@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every configuration file of the corpus through configure twice and undo. See README.md here."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import shutil

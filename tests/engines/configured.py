@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that hold for every engine that `nvct runtime` configures."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import TypeVar

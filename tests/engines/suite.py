@@ -6,8 +6,6 @@ maintainer script. A tree is kept outside the checkout, by release, packages and
 that are not frozen change. The keys for Ubuntu's packages are in a Debian package.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import fcntl
 import hashlib

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """containerd 1.6, 1.7, 2.1 and 2.2 as `nvct runtime configure` leaves them, asked as a kubelet asks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -5,8 +5,6 @@ Elsewhere its drop-ins are checked against its documented settings (tests/engine
 contract of hooks.d by Podman, which has the same (test_configured_podman).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker that serves --gpus by CDI: each way to a GPU, and what the policy says of it."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NRI plugin with real engines whose files nothing has touched: what pods get, and may have."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """No command of Podman gives a GPU under a policy that denies what an engine gives."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A container named `mine` that waits while it is looked at, on each engine."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

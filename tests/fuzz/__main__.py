@@ -5,8 +5,6 @@ Guided by coverage where atheris is installed, else by chance alone. Exit status
 was found; each finding is a file that `--replay FILE TARGET` runs again.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import random

@@ -6,16 +6,11 @@ that a request is made of: a key matches a field whatever its case, the last one
 changes nothing, invalid UTF-8 and lone surrogates become U+FFFD.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    Pairs = list[tuple[str, Any]]
+Pairs = list[tuple[str, Any]]
 
 # encoding/json, fold.go: besides upper and lower case of ASCII, the two letters outside of it
 # that Unicode's simple folding takes for k and s.

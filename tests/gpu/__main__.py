@@ -16,8 +16,6 @@ What it prints is redacted: UUIDs are hashed, the PCI bus ids stay. Exit status:
 1 something is not, 2 there is no GPU.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tempfile

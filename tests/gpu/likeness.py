@@ -6,24 +6,19 @@ in common: which functions and fields NVML answers and how it refuses the others
 nvct reads, MIG profiles, labels, metrics, attributes of DRA, the lines of `nvidia-smi -q`.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from nvct.config import toml
 from nvct.errors import UsageError
 from nvct_sim import profile as profiles
 from tests.gpu import record
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, TypeAlias
-
-    Texts: TypeAlias = Mapping[str, str]
-    Answers: TypeAlias = dict[str, object]
+Texts: TypeAlias = Mapping[str, str]
+Answers: TypeAlias = dict[str, object]
 
 PARTS = tuple(part for part in record.PARTS if part.name in
               {"smi", "nvml", "agents", "fields", "every"})  # fmt: skip

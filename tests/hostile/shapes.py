@@ -5,20 +5,15 @@ The CVEs are those of NVIDIA's container toolkit, 2024 to 2026; S1 to S12 are th
 drawn from them. `@` in a link's target stands for a folder of the host that is watched.
 """
 
-from __future__ import annotations
-
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvct_sim.elf_writer import shared_object
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    Maker = Callable[[Path, Path], object]
+Maker = Callable[[Path, Path], object]
 
 MACHINE = os.uname().machine
 LIBRARIES = f"usr/lib/{MACHINE}-linux-gnu"

@@ -8,8 +8,6 @@ by SPEEDUP: the heartbeat of the condition, the length of a watch, the interval 
 an event costs is counted as it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -5,8 +5,6 @@ Each node has the brakes of its own. It heals for a moment once it may, but for 
 dies in the middle. The last line of the output tells what was seen, as JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pods with the NRI plugin on engines whose files nothing has touched, and a real kubelet."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make record-peer PEER=DIR`: records what NVIDIA's programs answer on simulated nodes."""
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import os

@@ -7,10 +7,9 @@ a PCI domain of more than 16 bits has its NUMA node and DRM nodes, which the inc
 a folder that does not exist.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,26 +17,20 @@ from google.protobuf import json_format
 
 from nvct.agent.device_plugin import allocate, preferred, resources, specs
 from nvct.agent.device_plugin import settings as options
-from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.device_plugin.spec_files import request_of
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.machine.inventory import Inventory
 from nvct.agent.machine.place import Place
 from nvct.errors import NvctError
+from nvct.host.nvml.model import NvmlReport
+from nvct_sim import tree
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
 from tests.unit.agent import machines
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.machine.discovery import Discovery
-    from nvct.agent.machine.inventory import Inventory
-    from nvct.host.nvml.model import NvmlReport
-    from nvct_sim import tree
-
-    Answers = dict[str, Any]
+Answers = dict[str, Any]
 
 REFUSED = {
     "refused-strategy": "invalid --device-list-strategy option: 'somehow'",

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """No policy gives a container more than it would get without a policy."""
 
-from __future__ import annotations
-
 import json
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,18 +10,13 @@ from hypothesis import strategies as st
 from nvct.config.model import Config
 from nvct.config.rules import ASKS_FOR, BY, KUBELET, OUTCOMES, parse
 from nvct.container.request.conditions import CONDITIONS, matches
+from nvct.container.request.model import Request
 from nvct.container.request.origin import Origin
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import NotPermittedError, NvctError
 from nvct.oci.bundle import Bundle
 from tests.property.test_request import ANNOTATIONS, CAPS, ENV, MOUNTS, VALUE
 from tests.support.policies import Plans
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from nvct.container.request.model import Request
 
 KUBERNETES = st.dictionaries(
     st.sampled_from(
@@ -92,7 +86,7 @@ def test_a_policy_allows_the_whole_request_or_nothing(  # noqa: PLR0917  all dra
     kubernetes: dict[str, str],
     bounding: list[str],
     linux: dict[str, Any],
-    knows: bool,  # noqa: FBT001  drawn
+    knows: bool,
 ) -> None:
     annotations = {**annotations, **kubernetes}
     document = {"annotations": annotations, "linux": linux}

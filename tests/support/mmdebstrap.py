@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Debian or Ubuntu release in a folder, by mmdebstrap."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

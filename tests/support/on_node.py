@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs on a simulated node, for tests."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping, Sequence
 

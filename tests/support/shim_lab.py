@@ -5,8 +5,6 @@ All files are below one folder with a path of fixed length, so that long message
 the same place on every machine.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -17,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from click.testing import Result
 
 from nvct.compile import refresh
 from nvct.config.model import Config
@@ -35,10 +35,6 @@ from tests.support.host_tree import HostTree
 from tests.support.hot import HOT_ENV
 from tests.support.launcher import script
 from tests.support.processes import captured
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from click.testing import Result
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))

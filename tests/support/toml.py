@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits of a TOML text in tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from nvct.config import toml_file

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strict codec: what it reads back, what it refuses, and that nothing else happens."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field

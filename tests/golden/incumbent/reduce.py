@@ -6,18 +6,13 @@ injects), the hooks' own path and what every mount has: the options of files, an
 is the container's below the driver root. An edit that is not known here is an error, not a gap.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any, TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    Json: TypeAlias = Mapping[str, Any]
-    Sets: TypeAlias = dict[str, list[str]]
-    Reduced: TypeAlias = dict[str, Any]
+Json: TypeAlias = Mapping[str, Any]
+Sets: TypeAlias = dict[str, list[str]]
+Reduced: TypeAlias = dict[str, Any]
 
 FILE_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 HOOKS_WITHOUT_ARGUMENTS = ("disable-device-node-modification", "update-application-profile")

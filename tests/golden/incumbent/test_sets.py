@@ -5,35 +5,27 @@ The other program's specs were recorded on simulated nodes (record.py). What dif
 here, with the reason; a difference that is not listed, or listed and gone, fails.
 """
 
-from __future__ import annotations
-
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
 from nvct.cdi.make.generate import generate
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.gpu.nodes import named_nodes
+from nvct.host.gpu.nodes import StatNode, named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
 from nvct_sim import attach, kernelfs, tree
+from nvct_sim.state import State
 from tests.golden.incumbent.record import CASES, NODE
 from tests.golden.incumbent.reduce import reduce
 from tests.support.host_tree import FakeNvml
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, TypeAlias
-
-    from nvct.host.gpu.nodes import StatNode
-    from nvct_sim.state import State
-
-    Reduced: TypeAlias = dict[str, Any]
+Reduced: TypeAlias = dict[str, Any]
 
 FOLDER = Path(__file__).parent
 GROUPS = {"card": 44, "renderD": 105}  # of the host where the other program ran

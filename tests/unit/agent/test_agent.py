@@ -375,7 +375,7 @@ def test_another_user_learns_why_the_agent_does_not_answer(
 
 
 @pytest.mark.parametrize("in_pod", [True, False])
-async def test_the_agent_ends_when_nvct_leaves_the_node(in_pod: bool, folder: str) -> None:  # noqa: FBT001
+async def test_the_agent_ends_when_nvct_leaves_the_node(in_pod: bool, folder: str) -> None:
     made = agent(forever)
     made.env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"} if in_pod else {}
 

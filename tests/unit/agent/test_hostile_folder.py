@@ -5,8 +5,6 @@ Each user of such a folder is run with each thing that can lie at a file's name.
 sentence; it never waits, and changes or shows nothing elsewhere.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

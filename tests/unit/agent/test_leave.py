@@ -33,9 +33,7 @@ def root() -> Iterator[Path]:
 
 @pytest.mark.parametrize("in_pod", [True, False])
 def test_the_agent_yields_for_good_and_its_specifications_are_removed(
-    in_pod: bool,  # noqa: FBT001
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    in_pod: bool, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a pod it stands by, as the kubelet would start it again; elsewhere it ends."""
     monkeypatch.setattr(instance, "GRACE_S", 0.5)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML through the supervisor: errors arrive as they are, and its end is told apart."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
@@ -18,11 +16,8 @@ from nvct.errors import NvmlError
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
+from nvct.oci.jsontext import Json
 from tests.unit.agent.machines import Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 
 @pytest.fixture

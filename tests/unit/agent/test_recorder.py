@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The agent's decisions: their records, as nvct log reads them."""
 
-from __future__ import annotations
-
 import io
 import os
 import time

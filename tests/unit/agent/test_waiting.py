@@ -2,11 +2,15 @@
 """Waits end when they should, and a cancellation is never lost."""
 
 import asyncio
+import os
+import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.core import waiting
+from nvct.agent.main import NOTIFY_ENV, READY, notify
 
 
 async def test_it_tells_whether_the_event_is_set() -> None:
@@ -96,3 +100,21 @@ def test_what_runs_together_ends_when_one_fails() -> None:
     with pytest.raises(ValueError, match="x"):
         asyncio.run(waiting.together(waits(), fails()))
     assert ended == ["waits"]
+
+
+# What systemd is told: by the protocol of sd_notify(3).
+
+
+@pytest.mark.parametrize("is_abstract", [False, True])
+def test_systemd_is_told(tmp_path: Path, *, is_abstract: bool) -> None:
+    path = f"@nvct-test-{os.getpid()}" if is_abstract else f"{tmp_path}/s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(5)
+        manager.bind(f"\0{path[1:]}" if is_abstract else path)
+        notify({NOTIFY_ENV: path}, READY)
+        assert manager.recv(100) == b"READY=1"
+
+
+@pytest.mark.parametrize("path", ["", "vsock:2:1234", "/nowhere/at/all"])
+def test_where_nobody_listens_nothing_happens(path: str) -> None:
+    notify({NOTIFY_ENV: path}, READY)

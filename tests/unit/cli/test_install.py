@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvct install: an engine is configured while it runs, and has its former files after."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

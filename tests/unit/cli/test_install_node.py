@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvct install as an init container of the node agent, and its --uninstall."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command nvct publish: the spec comes, stays, changes and goes as the driver does."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -131,7 +131,7 @@ def test_a_missing_mount_source_compiles_the_plan_once_more(image: Image) -> Non
 def test_a_stale_plan_is_compiled_again_once(error: HostError) -> None:
     attempts: list[bool] = []
 
-    def make(fresh: bool) -> str:  # noqa: FBT001
+    def make(fresh: bool) -> str:
         attempts.append(fresh)
         if len(attempts) == 1:
             raise error

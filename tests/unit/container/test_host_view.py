@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of the host root in a container can reach, whatever config.json calls it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

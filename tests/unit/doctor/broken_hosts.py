@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """For reasons of the catalogue, a host that has it, and the check that finds it."""
 
-from __future__ import annotations
-
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from nvct.config import load
+from nvct.config.model import Config
 from nvct.container.plan.store import Store
 from nvct.doctor import (
     driver,
@@ -16,6 +17,7 @@ from nvct.doctor import (
     security,
     specifications,
 )
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.engine.command import Completed
@@ -24,22 +26,14 @@ from nvct.host.nvml.mig_model import MigGpu, MigState
 from tests.support import explained as request
 from tests.support.explained import VISIBLE, explained
 from tests.support.host_tree import LIB
+from tests.support.shim_lab import Lab
 from tests.unit.doctor import broken_nodes, test_hook_programs
 from tests.unit.doctor import statuses as engine_statuses
 from tests.unit.doctor import unread_files as unread_engine_files
 from tests.unit.engine.docker_lab import RUNTIME_HOOK
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeAlias
-
-    from nvct.config.model import Config
-    from nvct.doctor.model import Finding, Part
-    from tests.support.shim_lab import Lab
-
-    Findings: TypeAlias = list[dict[str, str]]
-    Case: TypeAlias = Callable[[Lab], Findings]
+Findings: TypeAlias = list[dict[str, str]]
+Case: TypeAlias = Callable[[Lab], Findings]
 
 
 def shown(*findings: Finding) -> Findings:

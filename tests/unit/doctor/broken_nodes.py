@@ -4,14 +4,15 @@
 Each builder takes `broken`: without it, the check finds no fault.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os
 import socket
 import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeAlias
 
 from nvct.cdi.read import registry
 from nvct.cdi.read.registry import Registry
@@ -26,6 +27,7 @@ from nvct.doctor import (
     security,
     user_namespaces,
 )
+from nvct.doctor.model import Part
 from nvct.doctor.node import Log, Node
 from nvct.engine.command import Completed
 from nvct.engine.model import Engine, State
@@ -38,15 +40,7 @@ from nvct.host.roots import Roots
 from nvct.kernel.kmsg import Message
 from tests.support.kubelet_records import CONTAINER, UID, Given
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-    from typing import TypeAlias
-
-    from nvct.doctor.model import Part
-
-    Builder: TypeAlias = Callable[[Path, bool], Part]
+Builder: TypeAlias = Callable[[Path, bool], Part]
 
 BUS = "0000:18:00.0"
 UUID = "GPU-00000000-1111-5222-8333-000000000000"
@@ -124,19 +118,19 @@ def health(home: Path, log: Log | None = None, *, listed: bool = True, **values:
     return gpu_health.check(node_of(home, nvml=state, ask=lambda *_: reported, log=log or Log()))
 
 
-def a_gpu_off_the_bus(home: Path, broken: bool) -> Part:  # noqa: FBT001 - a builder
+def a_gpu_off_the_bus(home: Path, broken: bool) -> Part:
     return health(home, said(xid(79)) if broken else said(xid(14)))
 
 
-def a_gpu_that_asks_for_a_reset(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_gpu_that_asks_for_a_reset(home: Path, broken: bool) -> Part:
     return health(home, recovery_action=1.0 if broken else 0.0)
 
 
-def a_gpu_that_nvml_does_not_list(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_gpu_that_nvml_does_not_list(home: Path, broken: bool) -> Part:
     return health(home, listed=not broken)
 
 
-def a_gpu_without_its_node(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_gpu_without_its_node(home: Path, broken: bool) -> Part:
     write(home, f"proc/driver/nvidia/gpus/{BUS}/information", "Device Minor: \t 0\n")
     if not broken:
         write(home, "dev/nvidia0")
@@ -152,14 +146,14 @@ AVC = (
 )
 
 
-def a_node_that_selinux_denies(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_node_that_selinux_denies(home: Path, broken: bool) -> Part:
     write(home, "sys/fs/selinux/enforce", "1")
     write(home, "sys/fs/selinux/booleans/container_use_devices", "1 1")
     text = AVC if broken else AVC.replace("nvidia0", "sda").replace("xserver_misc", "disk")
     return security.selinux(node_of(home, log=said(text)))
 
 
-def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_module_of_another_kernel(home: Path, broken: bool) -> Part:
     gpu_on_the_bus(home)
     if broken:
         dep = "updates/dkms/nvidia-modeset.ko.zst: x\nupdates/dkms/nvidia.ko.zst:\n"
@@ -170,7 +164,7 @@ def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT00
     return hardware.check_kernel_module(node_of(home), RELEASE)
 
 
-def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:
     gpu_on_the_bus(home)
     if not broken:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
@@ -184,7 +178,7 @@ def with_specs(home: Path, folder: Path, **given: object) -> Node:
     return node_of(home, settings=settings, registry=registry.scan([str(folder)]), **given)
 
 
-def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def an_old_engine(home: Path, broken: bool) -> Part:
     gpu: dict[str, object] = {"containerEdits": {"additionalGids": [44], "env": ["A=1"]}}
     document = {
         "cdiVersion": "0.7.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", **gpu}],
@@ -196,7 +190,7 @@ def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
     return parts.versions_of(with_specs(home, folder, statuses=[status]))
 
 
-def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def an_old_toolkit(home: Path, broken: bool) -> Part:
     version = "1.17.4" if broken else "1.17.8"
     write(home, f"usr/lib/x86_64-linux-gnu/libnvidia-container.so.{version}")
     package = "Package: nvidia-container-toolkit\nStatus: install ok installed\nPriority: x\n"
@@ -204,7 +198,7 @@ def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001
     return incumbent.check(node_of(home))
 
 
-def a_hook_of_a_toolkit_that_is_gone(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_hook_of_a_toolkit_that_is_gone(home: Path, broken: bool) -> Part:
     program = "/usr/bin/nvidia-container-runtime-hook"
     hook = json.dumps({"version": "1.0.0", "hook": {"path": program}})
     write(home, "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", hook)
@@ -213,7 +207,7 @@ def a_hook_of_a_toolkit_that_is_gone(home: Path, broken: bool) -> Part:  # noqa:
     return incumbent.check(node_of(home))
 
 
-def an_open_capability(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def an_open_capability(home: Path, broken: bool) -> Part:
     write(home, "proc/driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1\n")
     node = write(home, "dev/nvidia-caps/nvidia-cap1")
     node.chmod(0o444 if broken else 0o400)
@@ -227,7 +221,7 @@ def with_images(home: Path, settings: Config | None = None, *, is_default: bool 
     return node_of(home, settings=settings or Config(), statuses=[status])
 
 
-def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:
     config = json.dumps({"config": {"Env": ["PATH=/bin", security.ASKS]}})
     folder = "var/lib/docker/image/overlay2"
     write(home, f"{folder}/imagedb/content/sha256/{ID}", config)
@@ -237,7 +231,7 @@ def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:  # noqa: FBT00
     return security.images_ask_for_all(with_images(home, settings))
 
 
-def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def an_image_of_podman(home: Path, broken: bool) -> Part:
     folder = "var/lib/containers/storage/overlay-images"
     listed = [{"id": ID, "names": ["quay.io/me/train:1"]}]
     write(home, f"{folder}/images.json", json.dumps(listed))
@@ -246,7 +240,7 @@ def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
     return security.images_ask_for_all(with_images(home, is_default=broken))
 
 
-def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:
     scope = f"docker-{ID}.scope"
     allowed = "" if broken else "DeviceAllow=/dev/char/195:0 rw\n"
     unit = f"[Scope]\nDevicePolicy=strict\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n{allowed}"
@@ -271,7 +265,7 @@ def of_kubernetes(home: Path, gpus: int, statuses: list[Status], **given: object
     return node_of(home, nvml=state, statuses=statuses, **given)
 
 
-def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:
     statuses = node_of_kubernetes(home, [] if broken else [UUID])
     path = f"{kubelet.FOLDERS[0]}/device-plugins/nvidia-gpu.sock"
     opened = listening(home, path, alive=not broken)
@@ -281,7 +275,7 @@ def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:  # noqa: 
     return part
 
 
-def a_gpu_that_the_kubelet_lacks(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_gpu_that_the_kubelet_lacks(home: Path, broken: bool) -> Part:
     statuses = node_of_kubernetes(home, [UUID])
     return kubelet.check(of_kubernetes(home, 2 if broken else 1, statuses))
 
@@ -294,7 +288,7 @@ def gpu_of(minor: int, uuid: str) -> Gpu:
     return Gpu(index=minor, minor=minor, uuid=uuid, bus_id="", model="", node=node)
 
 
-def a_pod_without_its_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_pod_without_its_gpu(home: Path, broken: bool) -> Part:
     return pod_with(home, [] if broken else ["nvidia0"])
 
 
@@ -318,14 +312,14 @@ def pod_with(home: Path, nodes: Sequence[str], capabilities: str = "0") -> Part:
     return kubelet.check(of_kubernetes(home, 2, statuses, discovery=inventory))
 
 
-def a_kubelet_that_has_ended(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_kubelet_that_has_ended(home: Path, broken: bool) -> Part:
     statuses = node_of_kubernetes(home, [UUID])
     if broken:
         write(home, "proc/77/comm", "systemd\n")
     return kubelet.check(of_kubernetes(home, 1, statuses))
 
 
-def pods_in_init(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def pods_in_init(home: Path, broken: bool) -> Part:
     statuses = node_of_kubernetes(home, [UUID])
     write(home, f"{kubelet.VALIDATIONS}/driver-ready")
     if not broken:
@@ -333,7 +327,7 @@ def pods_in_init(home: Path, broken: bool) -> Part:  # noqa: FBT001
     return kubelet.check(of_kubernetes(home, 1, statuses))
 
 
-def a_container_without_a_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_container_without_a_gpu(home: Path, broken: bool) -> Part:
     write(home, ".dockerenv")
     (home / "dev").mkdir()
     if not broken:
@@ -359,11 +353,11 @@ def readiness(**values: object) -> NvmlReadiness:
     return NvmlReadiness(gpus=(GpuReadiness(bus_id="00000000:18:00.0", **values),))  # type: ignore[arg-type]
 
 
-def switches_without_a_manager(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def switches_without_a_manager(home: Path, broken: bool) -> Part:
     return hardware.fabric(switches(home, manager=not broken))
 
 
-def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_manager_of_another_release(home: Path, broken: bool) -> Part:
     node = switches(home)
     program = write(home, "bin/nv-fabricmanager")
     program.chmod(0o755)
@@ -375,13 +369,13 @@ def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT
     )  # fmt: skip
 
 
-def a_gpu_that_waits_for_the_fabric(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_gpu_that_waits_for_the_fabric(home: Path, broken: bool) -> Part:
     return hardware.fabric(
         switches(home, readiness=readiness(fabric=2 if broken else 3)), no_program, ()
     )
 
 
-def a_fabric_that_failed(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_fabric_that_failed(home: Path, broken: bool) -> Part:
     state = readiness(fabric=3, fabric_status=999 if broken else 0)
     return hardware.fabric(node_of(home, readiness=state), no_program, ())
 
@@ -395,12 +389,12 @@ def started(home: Path, state: NvmlReadiness | None, first_s: float | None) -> N
     return node_of(home, readiness=state, session=SimpleNamespace(first_answer_s=first_s))
 
 
-def gpus_that_are_started_by_each_user(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def gpus_that_are_started_by_each_user(home: Path, broken: bool) -> Part:
     write(home, "sys/module/nvidia/version", "580.159.04\n")
     return hardware.persistence(started(home, readiness(persistence=not broken), 3.4))
 
 
-def a_node_that_apparmor_denies(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_node_that_apparmor_denies(home: Path, broken: bool) -> Part:
     write(home, "sys/module/apparmor/parameters/enabled", "Y\n")
     node = "/dev/nvidiactl" if broken else "/etc/shadow"
     return security.apparmor(node_of(home, log=said(apparmor_line(node))))
@@ -435,12 +429,12 @@ def with_container(home: Path, name: str, engine: str = "docker") -> Node:
     return node_of(home, containers=containers, engines=[Engine(engine=engine)])
 
 
-def a_container_whose_user_may_not_open_its_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_container_whose_user_may_not_open_its_gpu(home: Path, broken: bool) -> Part:
     container_in_a_namespace(home, 0o660 if broken else 0o666)
     return user_namespaces.check(with_container(home, "train"), None)
 
 
-def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:
     name = "you" if broken else "me"
     for file in ("subuid", "subgid"):
         write(home, f"etc/{file}", f"{name}:100000:65536\n")
@@ -449,7 +443,7 @@ def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: F
     return user_namespaces.check(with_container(home, "", "podman"), user)
 
 
-def a_user_outside_of_the_nodes_group(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def a_user_outside_of_the_nodes_group(home: Path, broken: bool) -> Part:
     node = write(home, "dev/nvidiactl")
     node.chmod(0o660)
     owner, group = node.stat().st_uid, node.stat().st_gid
@@ -466,7 +460,7 @@ def inotify_instances(home: Path, used: int, limit: int) -> None:
     write(home, "proc/7/fdinfo/0", "pos:\t0\ninotify wd:1 ino:2\ninotify wd:2 ino:3\n")
 
 
-def inotify_that_is_used_up(home: Path, broken: bool) -> Part:  # noqa: FBT001
+def inotify_that_is_used_up(home: Path, broken: bool) -> Part:
     inotify_instances(home, 125 if broken else 25, 128)
     return kubelet.watches(node_of(home), uid=os.geteuid())
 

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines with a state, and the check of them."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 
 from nvct.config.model import Config
 from nvct.doctor import registered
+from nvct.doctor.model import Part
 from nvct.engine.model import Engine, State
 from nvct.engine.running import Running
 from nvct.engine.status import Status
 from nvct.host.model import Inventory
 from tests.unit.doctor.broken_nodes import gpu_of, node_of, write
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.doctor.model import Part
 
 
 def engine(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the agent's /status says about the GPUs of its node."""
 
-from __future__ import annotations
+from typing import Any
 
 import pytest
 
@@ -14,10 +14,6 @@ from nvct.doctor.model import Finding, Part
 from nvct.doctor.node import Node
 from nvct.doctor.reasons import Reason
 from nvct.host.faults import REMEDIES, Action
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PLUGIN = "device-plugin"
 PREFLIGHT = {

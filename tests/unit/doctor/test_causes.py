@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Unit tests for nvct.doctor.specifications."""
 
-from __future__ import annotations
-
-from nvct.cdi.check.conflicts import Drift
+from nvct.cdi.check.conflicts import Drift, Kind
 from nvct.doctor import specifications
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.check.conflicts import Kind
 
 
 def drift(kind: Kind, path: str = "", source: str = "/etc/cdi/a.yaml") -> Drift:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """nvct doctor: every check on a host, what it prints, and what it mends."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +17,7 @@ from nvct.cli import doctor as command
 from nvct.cli.doctor import text
 from nvct.compile import live_host
 from nvct.config import load
+from nvct.config.model import Config
 from nvct.doctor import checks, inside, mends
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.node import Node
@@ -25,17 +25,10 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine.model import Engine
 from nvct.errors import NvmlError
+from nvct.host.model import Inventory
 from nvct.host.roots import Roots
 from tests.support.shim_lab import Lab
 from tests.unit.engine.docker_lab import DockerLab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.config.model import Config
-    from nvct.host.model import Inventory
-
 
 PAGE = Path(__file__).parents[3] / "docs/doctor.md"
 

@@ -1,29 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why docker run --gpus fails: each cause on a host that has it and no other."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat
 import time
+from pathlib import Path
 
 import pytest
 
 from nvct.doctor import docker
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine.journal import Entry, Journal, Page, Record
 from nvct.engine.model import Files
 from nvct.engine.writing import PathState
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab, working
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.doctor.model import Severity
 
 USER_SOCKET = "unix:///run/user/1000/docker.sock"
 

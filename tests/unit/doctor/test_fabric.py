@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The NVLink fabric and the fabric manager on odd hosts: what cannot be seen is not blamed."""
 
-from __future__ import annotations
-
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +11,6 @@ from nvct.doctor import hardware
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
 from tests.unit.doctor import broken_nodes as hosts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def in_a_container(home: Path) -> None:
@@ -68,8 +63,7 @@ def test_a_manager_that_does_not_tell_its_release(printed: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("at_the_same_path", [False, True])
 def test_a_manager_in_a_container_has_its_own_program(
-    at_the_same_path: bool,  # noqa: FBT001 - pytest passes it by name
-    tmp_path: Path,
+    at_the_same_path: bool, tmp_path: Path
 ) -> None:
     program = hosts.write(tmp_path, "bin/nv-fabricmanager")
     program.chmod(0o755)

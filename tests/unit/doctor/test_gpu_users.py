@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who uses a GPU: processes by what they have open, containers by their device nodes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hook programs of another release: nvct's own, and those of NVIDIA Container Toolkit."""
 
-from __future__ import annotations
-
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.cdi.check import conflicts
 from nvct.cdi.read import registry
 from nvct.doctor import incumbent
+from nvct.doctor.model import Finding
 from nvct.version import __version__, text
 from tests.unit.doctor.broken_nodes import write
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.doctor.model import Finding
 
 OURS = text("NVIDIA CDI Hook")
 

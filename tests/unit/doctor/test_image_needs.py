@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an unpacked image lacks so that the driver's libraries could be loaded in it."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -15,14 +13,11 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.doctor import image_needs
+from nvct.doctor.model import Part
 from nvct.errors import UsageError
 from nvct.host.model import DriverFile, Inventory
 from nvct_sim.elf_writer import MACHINES, shared_object
 from tests.unit.doctor.broken_nodes import node_of, write
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.doctor.model import Part
 
 MACHINE = platform.machine()
 TRIPLET = MACHINES[MACHINE].triplet if MACHINE in MACHINES else ""

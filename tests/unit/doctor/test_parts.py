@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What nvct status says of each part: there and right, not there, to be looked at."""
 
-from __future__ import annotations
-
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +15,6 @@ from nvct.doctor.reasons import Reason
 from nvct.engine.model import Engine
 from nvct.engine.status import Status
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.usefixtures("driver")
 

@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Users without root, user namespaces, AppArmor and inotify on odd hosts."""
 
-from __future__ import annotations
-
 import os
 import pwd
 import stat
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from nvct.doctor import kubelet, security, user_namespaces
+from nvct.doctor.model import Part
 from nvct.doctor.node import Log
 from nvct.doctor.user_namespaces import User
 from nvct.host import procfs
 from tests.unit.doctor import broken_nodes as hosts
 from tests.unit.doctor.test_fabric import in_a_container
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.doctor.model import Part
 
 
 def look(home: Path, user: User | None = None, container: str = "train") -> Part:

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hosts with a file that registers a runtime with an engine, which reads other files."""
 
-from __future__ import annotations
+from pathlib import Path
 
 from nvct.doctor import registered
+from nvct.doctor.model import Finding
 from nvct.engine import status
 from nvct.engine.model import Files
 from tests.unit.doctor.broken_nodes import write
 from tests.unit.doctor.statuses import engine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.doctor.model import Finding
 
 PROGRAM = "/usr/bin/nvidia-container-runtime"
 CRIO = f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{PROGRAM}"\n'

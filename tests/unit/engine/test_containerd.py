@@ -73,10 +73,7 @@ BinaryName = "/opt/nvidia-container-runtime"
     ],
 )
 def test_cdi_is_on_by_the_file_or_by_the_version(
-    tmp_path: Path,
-    engine: tuple[int, ...],
-    text: str,
-    cdi: bool | None,  # noqa: FBT001
+    tmp_path: Path, engine: tuple[int, ...], text: str, cdi: bool | None
 ) -> None:
     assert containerd.state(options(engine), Host(tmp_path, text)).cdi is cdi
 

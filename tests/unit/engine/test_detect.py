@@ -291,11 +291,7 @@ def test_a_version_that_cannot_be_asked_is_empty(tmp_path: Path) -> None:
     ids=["v2", "delegated", "v1", "user", "user-none", "pod", "docker-v1", "root", "empty", "odd"],
 )
 def test_a_unit_is_read_out_of_the_control_group(
-    tmp_path: Path,
-    text: str,
-    unit: str,
-    user: bool,  # noqa: FBT001
-    container: bool,  # noqa: FBT001
+    tmp_path: Path, text: str, unit: str, user: bool, container: bool
 ) -> None:
     host = FakeHost(tmp_path)
     host.process(7, "/usr/bin/dockerd", ["dockerd"], cgroup=text)

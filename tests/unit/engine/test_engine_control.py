@@ -16,7 +16,7 @@ from nvct.engine.processes import Process
 from nvct.engine.reload import HostReloader
 from nvct.errors import EngineError
 from tests.support.memory import in_memory
-from tests.unit.engine.test_probe import answer, info, serving
+from tests.unit.engine.test_running import answer, info, serving
 
 OPTIONS = EngineOptions(
     engine="docker",

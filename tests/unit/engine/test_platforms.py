@@ -178,11 +178,7 @@ def test_nixos_makes_the_file_itself(host: FakeHost) -> None:
          "bottlerocket", "debian"],
 )  # fmt: skip
 def test_a_clouds_node_is_known_by_its_files(
-    host: FakeHost,
-    files: list[str],
-    platform: str,
-    advice: str,
-    leave: bool,  # noqa: FBT001
+    host: FakeHost, files: list[str], platform: str, advice: str, leave: bool
 ) -> None:
     for file in files:
         path, _, text = file.partition(":")
@@ -238,9 +234,7 @@ def test_a_status_of_a_broken_file_is_a_sentence(host: FakeHost) -> None:
     ids=["by-name", "by-path", "by-word", "runc", "crun"],
 )
 def test_nvidias_handlers_are_recognized_by_their_program(
-    name: str,
-    path: str,
-    expected: bool,  # noqa: FBT001
+    name: str, path: str, expected: bool
 ) -> None:
     assert status.is_nvidia(name, path) == expected
 

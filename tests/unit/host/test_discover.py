@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The inventory as a whole."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +12,9 @@ from nvct.compile import plans
 from nvct.errors import NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
 from nvct.linux import elf
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 
 @pytest.fixture

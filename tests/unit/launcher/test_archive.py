@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The archive of the hot side: the same modules, never stale ones, never a stranger's."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

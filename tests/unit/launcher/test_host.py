@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Under a policy for what engines give, the launcher looks at what a container sees of the host."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nvct.launcher.install import Built
 from tests.support.launcher import PRINT_ARGS, compiled, script
 from tests.unit.launcher.conftest import PROGRAM, Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 PRIVATE = [{"type": "mount"}, {"type": "pid"}, {"type": "cgroup"}]
 READ_ONLY = ["/proc/bus", "/proc/sys", "/proc/sysrq-trigger"]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine's end of NRI, as containerd's adaptation speaks it; the plugin runs in a thread."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator, Sequence

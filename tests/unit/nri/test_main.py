@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the plugin connects again after an engine has gone."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

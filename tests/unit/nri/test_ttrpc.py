@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wire: what an engine sends in any pieces is understood, and nothing else is."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device list strategy that auto stands for, and what is known of the engine."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json
@@ -18,10 +16,7 @@ from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 
 def chosen(*strategies: str, engine: Engine | str) -> Choice:

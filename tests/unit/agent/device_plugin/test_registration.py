@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A resource stays registered, whatever the kubelet and others do; it can go and come back."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -218,7 +218,7 @@ class Plugin(RuleBasedStateMachine):
 
     @precondition(lambda self: self.machine.answers.is_set())
     @rule(is_there=st.booleans())
-    def the_driver_goes_or_comes(self, is_there: bool) -> None:  # noqa: FBT001 - Hypothesis'
+    def the_driver_goes_or_comes(self, is_there: bool) -> None:
         self.machine.has_loaded_driver = is_there
 
     def expected(self) -> dict[str, dict[str, str]]:

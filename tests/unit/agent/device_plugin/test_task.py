@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device plugin follows its machine: a simulated node that changes, and a fake kubelet."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver looks at the machine more often than on a real node; a folder for its sockets."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

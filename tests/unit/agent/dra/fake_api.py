@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An API server in this process: objects by kind, versions that increase, watches."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kubelet's side of DRA: finds registration sockets, asks for the driver, prepares claims."""
 
-from __future__ import annotations
-
 import glob
 from collections.abc import AsyncGenerator
 from typing import Any

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The counters of MIG devices on demand: few, and they refuse what cannot exist together."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

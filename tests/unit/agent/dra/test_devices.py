@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Devices: of simulated nodes, with gaps, chosen by selectors, and how a node fills up."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace
@@ -173,7 +171,7 @@ ATTRIBUTES, CAPACITY = "device.attributes['gpu.nvidia.com']", "device.capacity['
         (f"{ATTRIBUTES}.ecc && false", False),
     ],
 )
-def test_what_is_understood(expression: str, expected: bool) -> None:  # noqa: FBT001
+def test_what_is_understood(expression: str, expected: bool) -> None:
     assert holds(expression, "gpu.nvidia.com", DEVICE) is expected
     assert holds(expression, "gpu.nvidia.com", {"basic": DEVICE}) is expected
 

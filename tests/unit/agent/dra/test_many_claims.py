@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many claims of a node: for whom the API server is asked, who waits, what a kill leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG devices: those that exist, and those that are made for claims on a simulated node."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

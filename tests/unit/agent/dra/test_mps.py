@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims that share by MPS, on a simulated node with the stand-in for nvidia-cuda-mps-control."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

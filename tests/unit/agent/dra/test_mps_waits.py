@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What waits for the MPS control daemon of a claim, and what does not: with daemons that hang."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace

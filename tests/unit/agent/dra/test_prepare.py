@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims are prepared once, unprepared, and never leak: with an API server and a folder of files."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -5,8 +5,6 @@ An allocation can be of another scheduler, of one that counted otherwise before 
 driver, or forged by somebody who may write the status of claims.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from dataclasses import replace

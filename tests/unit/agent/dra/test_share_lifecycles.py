@@ -4,8 +4,6 @@
 In the first test a keeper has daemons that start and end slowly; all above it is real.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

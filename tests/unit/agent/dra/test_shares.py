@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims with a part of a GPU's memory or a time slice, on a simulated node with the stand-in for MPS."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A claim's configuration: what nvct can do is accepted, the rest refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """ResourceSlices: their form, and that nothing is written where nothing has changed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver on a simulated node, with a kubelet and an API server of tests."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import io

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose a GPU is: containers by cgroup, their part of a shared GPU, and batch jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

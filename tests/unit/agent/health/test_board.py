@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Errors concern a GPU with all that is on it, or one MIG instance alone."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,11 +11,8 @@ from nvct.agent.health.board import Board, GpuLook, Key
 from nvct.agent.health.machine import Rules
 from nvct.host.faults import Fault
 from nvct.host.nvml.model import XidEvent
+from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 RESET = Fault(action="reset", reason="XID 48")
 REBOOT = Fault(action="reboot", reason="XID 79")

@@ -62,7 +62,7 @@ def test_a_long_product_keeps_its_suffixes() -> None:
         ("a/b/c", False), ("a/", False), ("a/" + "b" * 64, False), ("", False), ("a b", False),
     ],
 )  # fmt: skip
-def test_keys_are_those_of_kubernetes(key: str, is_valid: bool) -> None:  # noqa: FBT001
+def test_keys_are_those_of_kubernetes(key: str, is_valid: bool) -> None:
     assert is_key(key) is is_valid
 
 

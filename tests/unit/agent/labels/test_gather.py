@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Facts of NVML's worker, of a Tegra, of GPUs that are passed through; the user's own labels."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json
@@ -23,10 +21,7 @@ from nvct.host.gpu import pci
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 READABLE = 64
 """Bytes of a device's configuration space, without privileges."""

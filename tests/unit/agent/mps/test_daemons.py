@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Daemons of MPS: their limits, what pods get, and program mps-control-daemon."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Iterable

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG through NVML's worker in another container, and its question to the container engine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -33,15 +31,12 @@ from nvct.host.roots import Roots
 from nvct.mig import smi
 from nvct.mig.apply import Machine
 from nvct.mig.holders import Holder
+from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
 from tests.unit.agent.machines import Supervisor
 from tests.unit.agent.nvml.test_worker import Worker, ask, connected, started
 from tests.unit.mig.conftest import machine, node  # noqa: F401 - fixtures
 from tests.unit.mig.test_pause import fake_proc  # noqa: F401 - a fixture
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 GOOD: dict[str, dict[str, Json]] = {

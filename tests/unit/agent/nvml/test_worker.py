@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML in a process beside the agent's, as two containers have it: who is served, what survives."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -31,16 +29,13 @@ from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
+from nvct.oci.jsontext import Json
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.support.processes import captured
 from tests.unit.agent import machines
 from tests.unit.agent.machines import REPOSITORY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 TIMEOUT_S = 30.0
 

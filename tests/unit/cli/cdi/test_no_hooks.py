@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options --no-hooks and --allow-builds of nvidia-ctk cdi generate and nvct publish."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -62,7 +62,7 @@ def test_compatibility_libraries_are_used_where_they_fit(
     cuda_version: tuple[int, ...] | None,
     compat: tuple[int, ...] | None,
     note: Note | None,
-    is_used: bool,  # noqa: FBT001  a table
+    is_used: bool,
 ) -> None:
     assert is_wanted(driver, cuda_version, compat, note) is is_used
 

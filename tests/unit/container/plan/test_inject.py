@@ -184,7 +184,7 @@ DENY = {"allow": False, "access": "rwm"}
         ([None, 5], True),
     ],
 )
-def test_a_device_rule_is_added_unless_it_is_in_force(before: list[object], added: bool) -> None:  # noqa: FBT001  pytest passes it
+def test_a_device_rule_is_added_unless_it_is_in_force(before: list[object], added: bool) -> None:
     assert rules_after(before) == before + [OURS] * added
 
 

@@ -97,7 +97,7 @@ def test_without_a_way_to_choose_the_word_is_refused() -> None:
         (f'{{"name": "r", "devices": ["nvidia.com/gpu={UUIDS[1]}"], "then": "deny"}}', True),
     ],
 )
-def test_the_policy_judges_the_chosen_devices(rule: str, is_denied: bool) -> None:  # noqa: FBT001
+def test_the_policy_judges_the_chosen_devices(rule: str, is_denied: bool) -> None:
     if not is_denied:
         assert asking("free:2", rule) is not None
         return

@@ -236,10 +236,7 @@ OLD = "NVIDIA_REQUIRE_CUDA=cuda>=99 "
     ],
 )
 def test_brand_and_architecture_are_compared_with_each_gpu(
-    word: str,
-    expression: str,
-    met: bool,  # noqa: FBT001  pytest passes it
-    lab: Lab,
+    word: str, expression: str, met: bool, lab: Lab
 ) -> None:
     driver(lab)
     knows(lab, **{"0": TESLA, "1": TITAN})

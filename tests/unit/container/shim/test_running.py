@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Under a policy for what engines give, an exec brings no capability and an update no rule."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

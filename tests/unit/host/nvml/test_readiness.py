@@ -11,7 +11,7 @@ from nvct import typed
 from nvct.host.nvml.attributes import readiness
 from nvct.host.nvml.calls import Calls
 from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
-from tests.unit.host.nvml.test_attributes import AttributedNvml, fabric
+from tests.unit.host.nvml.test_report import AttributedNvml, fabric
 
 BUS = "00000000:18:00.0"
 
