@@ -63,9 +63,17 @@ class Replicas:
 class Sharing:
     """How resources are shared; `one_each` refuses a container that asks for more than one."""
 
-    strategy: str
-    replicas: tuple[Replicas, ...]
-    one_each: bool
+    strategy: str = ""
+    replicas: tuple[Replicas, ...] = ()
+    one_each: bool = False
+
+    @property
+    def uses_mps(self) -> bool:
+        """Return whether devices are shared by MPS, else by time."""
+        return self.strategy == MPS
+
+
+UNSHARED = Sharing()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,24 +85,9 @@ class Document:
     mig_names: tuple[NamePattern, ...] = ()
     # GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models
     excluded: tuple[str, ...] = ()
-    sharing: Sharing | None = None
+    sharing: Sharing = UNSHARED
     warnings: tuple[str, ...] = ()  # a sentence for each unknown key
     config_content: bytes = b""
-
-    @property
-    def replicas(self) -> tuple[Replicas, ...]:
-        """Return the resources with shared devices."""
-        return self.sharing.replicas if self.sharing else ()
-
-    @property
-    def one_each(self) -> bool:
-        """Return whether a container that asks for more than one replica is refused."""
-        return bool(self.sharing and self.sharing.one_each)
-
-    @property
-    def mps(self) -> bool:
-        """Return whether devices are shared by MPS."""
-        return bool(self.sharing and self.sharing.strategy == MPS)
 
     def settings_of(self, program: Program) -> dict[str, Any]:
         """Return values for a program's settings: its options, and what else it has."""
@@ -202,18 +195,26 @@ def load(path: str, program: Program) -> Document:
     )
 
 
-def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> None:
+def _check_types(document: Mapping[str, Any], path: str) -> None:
     """Refuse a value of another type by UsageError, also of a key of another program."""
-    for key, value in document.items():
-        name = f"{prefix}{key}"
+    for name, value in _leaves(document):
         if value is None:
             continue
         if kind := flags().get(name):
             typed(kind, value, f"{name} in {path}")
         elif any(each.startswith(f"{name}.") for each in flags()):
-            if not isinstance(value, dict):
-                raise UsageError(f"{name} in {path} must be a table, not {value!r}")
-            _check_types(value, path, f"{name}.")
+            raise UsageError(f"{name} in {path} must be a table, not {value!r}")
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys with dots, and their values: not the tables that have known keys below them."""
+    _, parents = _keys()
+    for key, value in document.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and path in parents:
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path, value
 
 
 def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -259,7 +260,7 @@ def _excluded(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(word) for word in words)
 
 
-def _sharing(document: Mapping[str, Any]) -> Sharing | None:
+def _sharing(document: Mapping[str, Any]) -> Sharing:
     sharing = _table(document.get("sharing"), "sharing")
     for key, strategy in STRATEGIES.items():
         if sharing.get(key) is None:
@@ -275,7 +276,7 @@ def _sharing(document: Mapping[str, Any]) -> Sharing | None:
             replicas=tuple(_replicas(rule, place, renames=renames) for rule in rules),
             one_each=_switch(table, "failRequestsGreaterThanOne", place, default=strategy == MPS),
         )
-    return None
+    return UNSHARED
 
 
 def _replicas(rule: Mapping[str, Any], place: str, *, renames: bool) -> Replicas:
@@ -352,16 +353,9 @@ def _switch(table: Mapping[str, Any], key: str, place: str, *, default: bool = F
 
 def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
     keys, parents = _keys()
-
-    def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
-        for key, value in table.items():
-            path = f"{prefix}{key}"
-            if isinstance(value, dict) and path in parents:
-                yield from walk(value, f"{path}.")
-            elif path not in keys and (value is not None or path not in parents):
-                yield path
-
-    yield from walk(document, "")
+    for path, value in _leaves(document):
+        if path not in keys and (value is not None or path not in parents):
+            yield path
     for strategy in STRATEGIES:
         table = (document.get("sharing") or {}).get(strategy)
         if not isinstance(table, dict):

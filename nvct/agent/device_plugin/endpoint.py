@@ -154,8 +154,7 @@ class Endpoint(Sockets):
             content = self._content
             for container in request.container_requests:
                 allocate.check(content.resource, container.devices_ids, content.settings)
-            if content.mode is not None:
-                content.mode.grant(_gpus(content, request))
+            content.mode.grant(_gpus(content, request))
         except NvctError as error:
             self._counts.refusals[content.resource.name] += 1
             self._log.refused(TASK, content.resource.name, error)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvct.agent.core import config_file
-from nvct.agent.core.config_file import NamePattern, Replicas
+from nvct.agent.core.config_file import UNSHARED, NamePattern, Sharing
 from nvct.agent.core.settings import OfNode, Program, option
 from nvct.errors import UsageError
 
@@ -29,7 +29,7 @@ RECOVERY = ("auto", "never")  # Whether a device can become healthy again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(OfNode):
-    """The settings; `mps` shares replicas by MPS, else they are shared by time."""
+    """The settings."""
 
     mig_strategy: str = option(
         "none", "How MIG devices are offered", key="flags.migStrategy", choices=MIG_STRATEGIES
@@ -117,9 +117,7 @@ class Settings(OfNode):
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
     excluded: tuple[str, ...] = ()
-    replicas: tuple[Replicas, ...] = ()
-    one_each: bool = False
-    mps: bool = False
+    sharing: Sharing = UNSHARED
     config_content: bytes = field(default=b"", compare=False, repr=False)
 
     @property
@@ -159,7 +157,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     if known.get("imex_channel_ids", ()) not in ((), (0,)):
         raise UsageError("the IMEX channels must be none or 0", hint="--imex-channel-ids=0")
     settings = Settings(**known)
-    if settings.mps:
+    if settings.sharing.uses_mps:
         _check_mps(settings)
     return settings, document.warnings
 

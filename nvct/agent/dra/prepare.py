@@ -20,15 +20,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractContextManager
 from weakref import WeakValueDictionary
 
-from nvct.agent.core.logs import Log
+from nvct.agent.core.logs import Log, sentence
 from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
 from nvct.agent.dra.classic import Classic
-from nvct.agent.dra.devices import Device, compute
+from nvct.agent.dra.devices import Device
 from nvct.agent.dra.instances import Instances, Uuids, key, with_uuids
 from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
@@ -66,7 +65,7 @@ class Preparer:
         instances: Instances,
         mps: ClaimDaemons,
         classic: Classic,
-        mode: ResourcesMode | None = None,  # None if no other task offers the GPUs
+        mode: ResourcesMode,
     ) -> None:
         self.devices: Mapping[str, Device] = {}
         self.instances, self.mps, self.classic = instances, mps, classic
@@ -115,9 +114,8 @@ class Preparer:
         if len(self._complaints) >= COMPLAINTS:
             self._complaints.clear()
         self._complaints[ref.uid] = error.message
-        hint = f" ({error.hint})" if error.hint else ""
         about = f"claim {ref.namespace}/{ref.name} cannot be prepared"
-        self._log.warning(f"{about}: {error.message}{hint}")
+        self._log.warning(f"{about}: {sentence(error)}")
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Undo `prepare`."""
@@ -217,7 +215,7 @@ class Preparer:
                 return before
             if before is not None:
                 await self._let_go(ref.uid)
-            with self._reserved(claim):
+            with self._mode.preparing(sorted(gpus_of(claim))):
                 await self._check_pods(claim)
                 while holder := await self._record(claim):
                     await self._take_from(holder, claim)
@@ -283,12 +281,6 @@ class Preparer:
                     await self.instances.make(gpu, place)
         return with_uuids(claim, await self.instances.uuids())
 
-    def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
-        """Keep the agent's own device plugin from giving the GPUs of a claim."""
-        if self._mode is None:
-            return contextlib.nullcontext()
-        return self._mode.preparing(sorted(gpus_of(claim)))
-
     async def _check_pods(self, claim: Prepared) -> None:
         """Refuse a claim if a pod has one of its GPUs by a device plugin."""
         wanted = gpus_of(claim)
@@ -315,19 +307,14 @@ class Preparer:
             raise
         self._doubts.exists(ref.uid)
         found = claims.checked(found, ref)
-        devices = claims.allocated(found, self._node)
-        configs = sharing.configs(found, {name for one in devices for name in one.requests})
         before = self._journal.load().get(ref.uid)
-        entries = claims.entries(devices, self.devices, self._node, before)
-        used = [
-            (name, entry)
-            for one, entry in zip(devices, entries, strict=True)
-            for name in (() if one.is_admin else one.alternatives)
-        ]
+        devices = claims.devices(found, self._node, self.devices, before)
+        entries = tuple(entry for _, entry in devices)
+        configs = sharing.configs(found, {name for each in entries for name in each.requests})
+        used = [(name, each) for names, each in devices if not each.is_admin for name in names]
         is_mixed = self._settings.memory_shares == MIXED
-        daemon = sharing.daemon(
-            configs, ref.uid, used, compute(self.devices.values()), is_mixed=is_mixed
-        )
+        compute = {device.gpu: device.compute for device in self.devices.values()}
+        daemon = sharing.daemon(configs, ref.uid, used, compute, is_mixed=is_mixed)
         if before and before.share and before.entries == entries:
             daemon = before.daemon  # of the sizes that were chosen when it was prepared
         return Prepared(

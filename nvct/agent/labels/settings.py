@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.agent.core import config_file
-from nvct.agent.core.config_file import NamePattern, Sharing
+from nvct.agent.core.config_file import UNSHARED, NamePattern, Sharing
 from nvct.agent.core.settings import OfNode, Program, duration_s, option
 
 MIG_STRATEGIES = ("none", "single", "mixed")
@@ -101,7 +101,7 @@ class Settings(OfNode):
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
     excluded: tuple[str, ...] = ()
-    sharing: Sharing | None = None
+    sharing: Sharing = UNSHARED
 
     @property
     def output(self) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ import pytest
 from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import CLASSIC, ResourcesMode
 from nvct.agent.device_plugin import registration, socket_owner
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
@@ -48,7 +49,13 @@ def content(count: int = 2, **settings: object) -> Content:
         resource=Resource(name=GPU, devices={device.id: device for device in devices}),
         settings=Settings(**settings),  # type: ignore[arg-type]
         node=Node(),
+        mode=ResourcesMode(CLASSIC, is_alone=True),
+        look=nothing_new,
     )
+
+
+async def nothing_new() -> None:
+    """The driver is the one that was looked at."""
 
 
 class Running:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.dra import claims
 from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
 from nvct.agent.dra.classic import Classic
@@ -102,6 +103,7 @@ class Node:
             self.settings, self.journal, self.specs, self.find, log,
             instances=Instances(machine.nvml, no_devices, log),
             mps=ClaimDaemons(machine.nvml, log), classic=Classic(str(self.folder / "kubelet.sock")),
+            mode=ResourcesMode(DRA, is_alone=True),
         )  # fmt: skip
         self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
 
