@@ -220,7 +220,7 @@ class Agent:
         from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
 
         connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
-        complain = Problem(self.journal).tell
+        complain = Problem(self.journal.warning).tell
         try:
             await node_watch.follow(connected, node_name(self.env), lambda _: None, complain)
         finally:

@@ -19,7 +19,7 @@ from nvct.agent.core.program import ASKED_S
 from nvct.agent.core.resources_mode import CLASSIC, DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
-from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.counts import Counts, families
 from nvct.agent.device_plugin.list_strategy import AskEngine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
@@ -166,7 +166,7 @@ class DevicePlugin(Task):
     def metrics(self) -> Iterator[Family]:
         """Yield the plugin's own metrics: what it offers now, and what it has counted."""
         yield from self._served.metrics()
-        yield from self._counts.families()
+        yield from families(self._counts)
         yield from self._health.metrics()
 
     async def run(self) -> None:
@@ -380,7 +380,7 @@ class DevicePlugin(Task):
             if change.after.must_reset and change.before.state != "unhealthy":
                 for name, registration in self.registrations.items():
                     devices = registration.endpoint.content.resource.devices.values()
-                    self._counts.xids[name] += sum(
+                    self._counts["xid_devices", name] += sum(
                         change.key.concerns(device.gpu, device.instance) for device in devices
                     )
         self._show_health()

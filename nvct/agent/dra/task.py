@@ -94,8 +94,8 @@ class DraDriver(Task):
         self._mode = mode or ResourcesMode(DRA, is_alone=True)
         self._mode.claims = self._journal.gpus
         self._preparer = Preparer(
-            settings, self._journal, self._specs, self._find, log,
-            instances=Instances(discovery.nvml, self._look_at_mig, log),
+            settings=settings, journal=self._journal, specs=self._specs, find=self._find,
+            agent_log=log, instances=Instances(discovery.nvml, self._look_at_mig, log),
             mps=self._daemons, classic=self._classic, mode=self._mode,
         )  # fmt: skip
         self._endpoint = Endpoint(self, settings, discovery.host)

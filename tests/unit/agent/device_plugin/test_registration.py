@@ -69,9 +69,8 @@ class Running:
         recorder: Recorder | None = None,
     ) -> None:
         self.log = io.StringIO()
-        self.registration = Registration(
-            served or content(), kubelet, folder, Log(target=self.log, recorder=recorder)
-        )
+        log = Log(target=self.log, recorder=recorder)
+        self.registration = Registration(served or content(), kubelet, folder, log, Counts())
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -180,7 +179,9 @@ async def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(fo
 @pytest.mark.parametrize("turns", range(6))
 async def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, turns: int) -> None:
     async with started(FakeKubelet(folder)) as kubelet:
-        plugin = Registration(content(), kubelet.socket, folder, Log(target=io.StringIO()))
+        plugin = Registration(
+            content(), kubelet.socket, folder, Log(target=io.StringIO()), Counts()
+        )
         task = asyncio.create_task(plugin.run())
         await until(lambda: plugin.state == "listed")
         os.unlink(f"{folder}/nvidia-gpu.sock")
@@ -295,7 +296,7 @@ async def test_a_dead_socket_is_taken_over(folder: str) -> None:
 async def test_a_socket_that_appears_before_the_own_one_is_there_stays(folder: str) -> None:
     path = f"{folder}/nvidia-gpu.sock"
 
-    endpoint = Endpoint(content(), folder, lambda: None, Counts())
+    endpoint = Endpoint(content(), folder, lambda: None, Counts(), Log())
     with other_program(path):
         owned = identity(path)
         with pytest.raises(FileExistsError, match="another process has just made"):
