@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -76,25 +76,6 @@ class Sharing:
 UNSHARED = Sharing()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A config file."""
-
-    values: Mapping[str, Any]
-    gpu_names: tuple[NamePattern, ...] = ()
-    mig_names: tuple[NamePattern, ...] = ()
-    # GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models
-    excluded: tuple[str, ...] = ()
-    sharing: Sharing = UNSHARED
-    warnings: tuple[str, ...] = ()  # a sentence for each unknown key
-    config_content: bytes = b""
-
-    def settings_of(self, program: Program) -> dict[str, Any]:
-        """Return values for a program's settings: its options, and what else it has."""
-        names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
-        return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
-
-
 @cache
 def flags() -> Mapping[str, Kind]:
     """Return the kind of each key that is a flag of the device plugin or of the labels.
@@ -132,8 +113,10 @@ def _matches(text: str, pattern: str) -> bool:
     return bool(re.fullmatch(".*".join(parts), text))
 
 
-def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> Document:
-    """Return the config file's content with the values of command line and environment.
+def resolve(
+    program: Program, words: Sequence[str], env: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return values for a program's settings, and a sentence for each key without effect.
 
     The command line takes precedence over the environment, and that over the config file.
     UsageError or DocumentError if a value is malformed.
@@ -141,16 +124,14 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
     of_env, of_words = program.from_environment(env), program.from_command_line(words)
     values = {**of_env, **of_words}
     path = values.get(CONFIG_FILE, "")
-    document = load(path, program) if path else Document(values={})
+    of_file, unknown = load(path, program) if path else ({}, ())
     warnings = tuple(
         f"{path}: {option.key} has no effect: {_name_of(option, of_words, env)} is set"
         for option in program.options
-        if document.values.get(name := option.field, values.get(name)) != values.get(name)
+        if of_file.get(name := option.field, values.get(name)) != values.get(name)
         and name in values
     )
-    return replace(
-        document, values={**document.values, **values}, warnings=(*document.warnings, *warnings)
-    )
+    return program.checked({**of_file, **values}), (*unknown, *warnings)
 
 
 def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]) -> str:
@@ -159,8 +140,8 @@ def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]
     return next(name for name in option.env if name in env)
 
 
-def load(path: str, program: Program) -> Document:
-    """Read a config file for a program.
+def load(path: str, program: Program) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what a config file has for a program's settings, and a sentence for each unknown key.
 
     DocumentError if it cannot be read, is malformed or has another version; UsageError if a flag
     has a value of another type.
@@ -177,22 +158,20 @@ def load(path: str, program: Program) -> Document:
     if version != VERSION:
         raise DocumentError(f"config file {path} has the unknown version {version!r}, not v1")
     try:
-        gpu_names, mig_names = (_names(document, kind) for kind in ("gpus", "mig"))
-        excluded = _excluded(document)
-        sharing = _sharing(document)
+        others = {
+            "gpu_names": _names(document, "gpus"),
+            "mig_names": _names(document, "mig"),
+            "excluded": _excluded(document),
+            "sharing": _sharing(document),
+            "config_content": content,
+        }
     except DocumentError as error:
         raise DocumentError(f"{error.message}, in config file {path}", hint=error.hint) from error
     _check_types(document, path)
     unknown = tuple(f"{path}: unknown key {key} has no effect" for key in _unknown(document))
-    return Document(
-        values=program.from_file(document, path),
-        gpu_names=gpu_names,
-        mig_names=mig_names,
-        excluded=excluded,
-        sharing=sharing,
-        warnings=unknown,
-        config_content=content,
-    )
+    names = {each.name for each in fields(program.settings)}
+    has = {name: value for name, value in others.items() if name in names}
+    return {**program.from_file(document, path), **has}, unknown
 
 
 def _check_types(document: Mapping[str, Any], path: str) -> None:

@@ -173,8 +173,7 @@ class Registration:
         owner, replaced = await _other(path)
         if owner is not None:
             who = await socket_owner.named(owner, path, self._ask)
-            reason = f"{who} serves {path}: it is not displaced"
-            self._become("refused", reason)
+            self._become("refused", f"{who} serves {path}: it is not displaced")
             return False
         try:
             await self.endpoint.start(replaced)
@@ -219,10 +218,7 @@ class Registration:
         return True
 
     async def _until_lost(self) -> None:
-        while True:
-            reason = self._loss()
-            if reason:
-                break
+        while not (reason := self._loss()):
             await self._woken()
         self._counts["losses", self.name] += 1
         self._become("lost", reason)

@@ -116,7 +116,7 @@ class Settings(OfNode):
     )
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
-    excluded: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()  # GPUs: indices, UUIDs, and patterns of models
     sharing: Sharing = UNSHARED
     config_content: bytes = field(default=b"", compare=False, repr=False)
 
@@ -146,8 +146,7 @@ PROGRAM = Program(
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings of command line, environment and config file, and warnings."""
-    document = config_file.resolve(PROGRAM, words, env)
-    known = document.settings_of(PROGRAM)
+    known, warnings = config_file.resolve(PROGRAM, words, env)
     if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:
         raise UsageError("--device-list-strategy=auto goes with no other strategy")
     if known.get("kubelet_socket"):
@@ -159,7 +158,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     settings = Settings(**known)
     if settings.sharing.uses_mps:
         _check_mps(settings)
-    return settings, document.warnings
+    return settings, warnings
 
 
 def _check_mps(settings: Settings) -> None:

@@ -212,10 +212,10 @@ def _config(parameters: object) -> Config:
                 hint=f"sharing.strategy: {other}",
             )
     table = sharing.get(of_strategies[strategy])
+    table = {} if table is None else table
     if strategy == MPS:
-        return Config(kind, limits=limits_of({} if table is None else table))
-    sliced = _checked({} if table is None else table, ("interval",), "sharing.timeSlicingConfig")
-    interval = sliced.get("interval")
+        return Config(kind, limits=limits_of(table))
+    interval = _checked(table, ("interval",), "sharing.timeSlicingConfig").get("interval")
     interval = INTERVALS[0] if interval is None else interval
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")

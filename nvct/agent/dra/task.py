@@ -36,7 +36,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import NvmlClient, ReleasedError
+from nvct.agent.nvml.client import ReleasedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import procfs
@@ -116,7 +116,10 @@ class DraDriver(Task):
             self._publisher.run(),
             self._reconcile(),
             self._daemons.watch(),
-            self._health.run(self._watched, lambda _: self._offer()),
+            self._health.run(
+                lambda: self._discovery.nvml if self._all.devices else None,
+                lambda _: self._offer(),
+            ),
         ]
         if not self._mode.is_alone:
             node, look = self._settings.node, self.reload.set
@@ -131,7 +134,7 @@ class DraDriver(Task):
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
-        offered, unhealthy = self._offered, self._unhealthy()
+        offered, unhealthy = self._offered, [one for one in self._marked if one.unhealthy]
         others = publisher.problem.text, self._mode.problem
         return [
             {
@@ -194,8 +197,11 @@ class DraDriver(Task):
 
     def health(self) -> dict[tuple[str, str], str]:
         """Return why pods cannot have each device, for the kubelet, which shows it in pods."""
-        marked = self._all.with_health(self._health.problem, drops=False).devices
-        return {(self._settings.node, one.name): one.unhealthy for one in marked}
+        return {(self._settings.node, one.name): one.unhealthy for one in self._marked}
+
+    @property
+    def _marked(self) -> Sequence[Device]:
+        return self._all.with_health(self._health.problem, drops=False).devices
 
     def registered(self, problem: str) -> None:
         """Take the kubelet's answer to the registration."""
@@ -310,13 +316,6 @@ class DraDriver(Task):
         is_current = self._publisher.is_current
         self._mode.is_withdrawn = is_current and self._publisher.offers_nothing
         self._mode.is_listed = is_current and self._is_registered and not self._rejected
-
-    def _watched(self) -> NvmlClient | None:
-        return self._discovery.nvml if self._all.devices else None
-
-    def _unhealthy(self) -> list[Device]:
-        marked = self._all.with_health(self._health.problem, drops=False).devices
-        return [device for device in marked if device.unhealthy]
 
     async def _ask_classic(self) -> None:
         before = self._classic.taken
