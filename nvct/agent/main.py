@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nvct.agent import task_table
-from nvct.agent.core import logs, resources_mode, status
+from nvct.agent.core import logs, status
 from nvct.agent.core.context import SOCKET_ENV, Context, Shared, node_name
 from nvct.agent.core.instance import (
     FOLDER,
@@ -40,6 +40,7 @@ from nvct.agent.core.program import (
     begin_nvml,
     grace_s,
 )
+from nvct.agent.core.resources_mode import DEFAULT_ENV, DRA, ResourcesMode
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
@@ -219,7 +220,7 @@ class Agent:
         from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
 
         connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
-        complain = Problem(self.journal).tell
+        complain = Problem(self.journal.warning).tell
         try:
             await node_watch.follow(connected, node_name(self.env), lambda _: None, complain)
         finally:
@@ -291,7 +292,8 @@ def run(
     for name in names:
         if name not in TASKS:
             raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
-    mode = resources_mode.from_environment(env) if set(OFFERING) <= set(names) else None
+    has_both = set(OFFERING) <= set(names)
+    mode = ResourcesMode(env.get(DEFAULT_ENV) or DRA) if has_both else None
     if set(NOT_BOTH) <= set(names):
         raise UsageError(
             f"tasks {' and '.join(NOT_BOTH)} both change MIG devices",

@@ -120,7 +120,7 @@ def test_a_config_file_cannot_change_the_strategy(tmp_path: Path) -> None:
     config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: envvar}}\n")
     env = agent_with(MATRIX["config"])
     env = {name: text for name, text in env.items() if text and name != "CONFIG_FILE"}
-    resolved = resolve(PROGRAM, (), {**env, "CONFIG_FILE": str(config)}).values
+    resolved, _ = resolve(PROGRAM, (), {**env, "CONFIG_FILE": str(config)})
     assert resolved["device_list_strategy"] == ("cdi-cri",)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from nvct.agent.core.logs import Log
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask
-from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.counts import HELP, Counts
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.task import DevicePlugin
 from nvct.agent.dra.settings import Settings as DraSettings
@@ -55,9 +55,7 @@ def _dra_driver(folder: Path) -> DraDriver:
 
 
 def _device_plugin() -> Iterator[Family]:
-    counts = Counts()
-    for each in vars(counts).values():
-        each[RESOURCE] = 1
+    counts = Counts((name, RESOURCE) for name in HELP)
     content = SimpleNamespace(unhealthy=("b",), resource=SimpleNamespace(devices=("a", "b")))
     endpoint = SimpleNamespace(content=content)
     registration = SimpleNamespace(name=RESOURCE, state="listed", endpoint=endpoint)

@@ -180,14 +180,14 @@ def event(node: str, current: Condition) -> Object:
         "message": current.message,
         "is_warning": not current.is_ready and not current.is_planned,
     }
-    return device_event(node, node_reference(node), notice)
+    return device_event(node, notice)
 
 
 class DeviceEvents:
     """Makes an Event of each notice, once; `of_pods`: also of the pods that a warning concerns."""
 
     def __init__(self, node: str, socket: str, log: Log, *, of_pods: bool = True) -> None:
-        self.problem = Problem(log)
+        self.problem = Problem(log.warning)
         self._of_pods = of_pods
         self._node = node
         self._since = time.time()
@@ -223,7 +223,7 @@ class DeviceEvents:
         await self._kubelet.close()
 
     async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
-        await _create(cluster, device_event(self._node, node_reference(self._node), notice))
+        await _create(cluster, device_event(self._node, notice))
         if not (notice["is_warning"] and self._of_pods):
             return
         for namespace, name in sorted(await self._pods(notice["devices"])):
@@ -231,11 +231,8 @@ class DeviceEvents:
             if pod is None:
                 continue
             uid = pod["metadata"]["uid"]
-            involved = {
-                "apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace,
-                "uid": uid,
-            }  # fmt: skip
-            await _create(cluster, device_event(self._node, involved, notice))
+            involved = {"kind": "Pod", "name": name, "namespace": namespace, "uid": uid}
+            await _create(cluster, device_event(self._node, notice, involved))
 
     async def _pods(self, devices: list[str]) -> set[tuple[str, str]]:
         """Return namespace and name of each pod that has one of some devices."""
@@ -263,16 +260,13 @@ async def _create(cluster: Cluster, manifest: Object) -> None:
             raise
 
 
-def node_reference(node: str) -> Object:
-    """Return what names a Node in an Event; the kubelet, too, gives the name as uid."""
-    return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
-
-
-def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
-    """Return an Event of a Node or pod, as `kubectl describe` finds it.
+def device_event(node: str, notice: Mapping[str, Any], involved: Object | None = None) -> Object:
+    """Return an Event of a Node, or of what is involved, as `kubectl describe` finds it.
 
     `notice`: with reason, message, is_warning; of a device, with its number and moment.
     """
+    # The kubelet, too, gives the name of a Node as uid.
+    involved = involved or {"kind": "Node", "name": node, "uid": node}
     now = datetime.now(timezone.utc)
     shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"
     if "number" in notice:  # the same in the next process
@@ -282,7 +276,7 @@ def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Obje
             "name": f"{involved['name']}.{stamp}",
             "namespace": involved.get("namespace", EVENTS_NAMESPACE),
         },
-        "involvedObject": involved,
+        "involvedObject": {"apiVersion": "v1", **involved},
         "reason": notice["reason"],
         "message": notice["message"],
         "type": "Warning" if notice["is_warning"] else "Normal",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -63,43 +63,17 @@ class Replicas:
 class Sharing:
     """How resources are shared; `one_each` refuses a container that asks for more than one."""
 
-    strategy: str
-    replicas: tuple[Replicas, ...]
-    one_each: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A config file."""
-
-    values: Mapping[str, Any]
-    gpu_names: tuple[NamePattern, ...] = ()
-    mig_names: tuple[NamePattern, ...] = ()
-    # GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models
-    excluded: tuple[str, ...] = ()
-    sharing: Sharing | None = None
-    warnings: tuple[str, ...] = ()  # a sentence for each unknown key
-    config_content: bytes = b""
+    strategy: str = ""
+    replicas: tuple[Replicas, ...] = ()
+    one_each: bool = False
 
     @property
-    def replicas(self) -> tuple[Replicas, ...]:
-        """Return the resources with shared devices."""
-        return self.sharing.replicas if self.sharing else ()
+    def uses_mps(self) -> bool:
+        """Return whether devices are shared by MPS, else by time."""
+        return self.strategy == MPS
 
-    @property
-    def one_each(self) -> bool:
-        """Return whether a container that asks for more than one replica is refused."""
-        return bool(self.sharing and self.sharing.one_each)
 
-    @property
-    def mps(self) -> bool:
-        """Return whether devices are shared by MPS."""
-        return bool(self.sharing and self.sharing.strategy == MPS)
-
-    def settings_of(self, program: Program) -> dict[str, Any]:
-        """Return values for a program's settings: its options, and what else it has."""
-        names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
-        return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
+UNSHARED = Sharing()
 
 
 @cache
@@ -139,8 +113,10 @@ def _matches(text: str, pattern: str) -> bool:
     return bool(re.fullmatch(".*".join(parts), text))
 
 
-def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> Document:
-    """Return the config file's content with the values of command line and environment.
+def resolve(
+    program: Program, words: Sequence[str], env: Mapping[str, str]
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return values for a program's settings, and a sentence for each key without effect.
 
     The command line takes precedence over the environment, and that over the config file.
     UsageError or DocumentError if a value is malformed.
@@ -148,16 +124,14 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
     of_env, of_words = program.from_environment(env), program.from_command_line(words)
     values = {**of_env, **of_words}
     path = values.get(CONFIG_FILE, "")
-    document = load(path, program) if path else Document(values={})
+    of_file, unknown = load(path, program) if path else ({}, ())
     warnings = tuple(
         f"{path}: {option.key} has no effect: {_name_of(option, of_words, env)} is set"
         for option in program.options
-        if document.values.get(name := option.field, values.get(name)) != values.get(name)
+        if of_file.get(name := option.field, values.get(name)) != values.get(name)
         and name in values
     )
-    return replace(
-        document, values={**document.values, **values}, warnings=(*document.warnings, *warnings)
-    )
+    return program.checked({**of_file, **values}), (*unknown, *warnings)
 
 
 def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]) -> str:
@@ -166,8 +140,8 @@ def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]
     return next(name for name in option.env if name in env)
 
 
-def load(path: str, program: Program) -> Document:
-    """Read a config file for a program.
+def load(path: str, program: Program) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what a config file has for a program's settings, and a sentence for each unknown key.
 
     DocumentError if it cannot be read, is malformed or has another version; UsageError if a flag
     has a value of another type.
@@ -184,36 +158,42 @@ def load(path: str, program: Program) -> Document:
     if version != VERSION:
         raise DocumentError(f"config file {path} has the unknown version {version!r}, not v1")
     try:
-        gpu_names, mig_names = (_names(document, kind) for kind in ("gpus", "mig"))
-        excluded = _excluded(document)
-        sharing = _sharing(document)
+        others = {
+            "gpu_names": _names(document, "gpus"),
+            "mig_names": _names(document, "mig"),
+            "excluded": _excluded(document),
+            "sharing": _sharing(document),
+            "config_content": content,
+        }
     except DocumentError as error:
         raise DocumentError(f"{error.message}, in config file {path}", hint=error.hint) from error
     _check_types(document, path)
     unknown = tuple(f"{path}: unknown key {key} has no effect" for key in _unknown(document))
-    return Document(
-        values=program.from_file(document, path),
-        gpu_names=gpu_names,
-        mig_names=mig_names,
-        excluded=excluded,
-        sharing=sharing,
-        warnings=unknown,
-        config_content=content,
-    )
+    names = {each.name for each in fields(program.settings)}
+    has = {name: value for name, value in others.items() if name in names}
+    return {**program.from_file(document, path), **has}, unknown
 
 
-def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> None:
+def _check_types(document: Mapping[str, Any], path: str) -> None:
     """Refuse a value of another type by UsageError, also of a key of another program."""
-    for key, value in document.items():
-        name = f"{prefix}{key}"
+    for name, value in _leaves(document):
         if value is None:
             continue
         if kind := flags().get(name):
             typed(kind, value, f"{name} in {path}")
         elif any(each.startswith(f"{name}.") for each in flags()):
-            if not isinstance(value, dict):
-                raise UsageError(f"{name} in {path} must be a table, not {value!r}")
-            _check_types(value, path, f"{name}.")
+            raise UsageError(f"{name} in {path} must be a table, not {value!r}")
+
+
+def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys with dots, and their values: not the tables that have known keys below them."""
+    _, parents = _keys()
+    for key, value in document.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, dict) and path in parents:
+            yield from _leaves(value, f"{path}.")
+        else:
+            yield path, value
 
 
 def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -259,7 +239,7 @@ def _excluded(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(word) for word in words)
 
 
-def _sharing(document: Mapping[str, Any]) -> Sharing | None:
+def _sharing(document: Mapping[str, Any]) -> Sharing:
     sharing = _table(document.get("sharing"), "sharing")
     for key, strategy in STRATEGIES.items():
         if sharing.get(key) is None:
@@ -275,7 +255,7 @@ def _sharing(document: Mapping[str, Any]) -> Sharing | None:
             replicas=tuple(_replicas(rule, place, renames=renames) for rule in rules),
             one_each=_switch(table, "failRequestsGreaterThanOne", place, default=strategy == MPS),
         )
-    return None
+    return UNSHARED
 
 
 def _replicas(rule: Mapping[str, Any], place: str, *, renames: bool) -> Replicas:
@@ -352,16 +332,9 @@ def _switch(table: Mapping[str, Any], key: str, place: str, *, default: bool = F
 
 def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
     keys, parents = _keys()
-
-    def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
-        for key, value in table.items():
-            path = f"{prefix}{key}"
-            if isinstance(value, dict) and path in parents:
-                yield from walk(value, f"{path}.")
-            elif path not in keys and (value is not None or path not in parents):
-                yield path
-
-    yield from walk(document, "")
+    for path, value in _leaves(document):
+        if path not in keys and (value is not None or path not in parents):
+            yield path
     for strategy in STRATEGIES:
         table = (document.get("sharing") or {}).get(strategy)
         if not isinstance(table, dict):

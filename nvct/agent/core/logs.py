@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO, TypeVar
 
@@ -86,11 +86,14 @@ class Log:
 
 
 class Problem:
-    """Why something does not work now, "" while it works; logged once, until it is another."""
+    """Why something does not work now, "" while it works; logged once, until it is another.
 
-    def __init__(self, log: Log, *, is_error: bool = False) -> None:
+    `write`: of the log, at the level of such a problem.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
         self.text = ""
-        self._write = log.error if is_error else log.warning
+        self._write = write
 
     def tell(self, error: NvctError, before: str = "", after: str = "") -> None:
         """Log the reason, between two other texts, unless it was the last one."""

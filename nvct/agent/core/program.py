@@ -20,7 +20,7 @@ from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.core.logs import Log
+    from nvct.agent.core.context import Context
     from nvct.agent.core.settings import Program
     from nvct.agent.core.task import Task
     from nvct.agent.nvml.client import NvmlClient
@@ -128,30 +128,22 @@ def run(
     settings, _ = entry.module("settings").resolve(words, env)
     import asyncio
 
-    asyncio.run(_serve(entry, words, env, supervisor, journal, settings=settings, early=early))
-
-
-async def _serve(
-    entry: Entry,
-    words: Sequence[str],
-    env: Mapping[str, str],
-    supervisor: WorkerProcess,
-    journal: Log,
-    *,
-    settings: object,
-    early: EarlySignals,
-) -> None:
-    import asyncio
-
     from nvct.agent.core.context import Context
-    from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+    from nvct.agent.nvml.client import NvmlClient
 
     journal.info(f"Starting {entry.program} {__version__}")
     client = NvmlClient(supervisor.connection)
-    _ = await begin_nvml(client, settings)
-    work: Task = entry.module("task").make(
-        Context(env=env, client=client, journal=journal, words=words)
-    )
+    context = Context(env=env, client=client, journal=journal, words=words)
+    asyncio.run(_serve(entry, context, settings, early))
+
+
+async def _serve(entry: Entry, context: Context, settings: object, early: EarlySignals) -> None:
+    import asyncio
+
+    from nvct.agent.nvml.client import SupervisorEndedError
+
+    _ = await begin_nvml(context.client, settings)
+    work: Task = entry.module("task").make(context)
     task = asyncio.ensure_future(work.run())
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, work.reload.set)
@@ -162,11 +154,11 @@ async def _serve(
     try:
         await task
     except asyncio.CancelledError:
-        journal.info("Received a signal, shutting down.")
+        context.journal.info("Received a signal, shutting down.")
     except SupervisorEndedError as error:
         raise NvmlError(str(error)) from error
     finally:
-        client.disconnect()
+        context.client.disconnect()
 
 
 async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 
 from nvct.agent.core.logs import Log
 from nvct.errors import HostError, NvctError, RequestError, UsageError
@@ -32,15 +32,23 @@ GRANTED_S = 30.0
 class ResourcesMode:
     """The API that a node offers its GPUs by, device plugin or DRA, and the pods that have them.
 
-    Raises UsageError if the default is neither of the two.
+    Raises UsageError if the default is neither of the two. `is_alone`: no other task offers GPUs,
+    so the default is the choice, whatever the label says.
     """
 
-    def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        default: str,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_alone: bool = False,
+    ) -> None:
         if default not in NAMES:
             raise UsageError(f"{DEFAULT_ENV} is {CLASSIC} or {DRA}, not {default!r}")
-        self.mode = ""  # the choice; "" before the label is known
+        self.mode = default if is_alone else ""  # the choice; "" before the label is known
         self.problem = ""  # why the label has no effect, "" if it has one
-        self.is_withdrawn = False  # whether the API server has no ResourceSlices of this node
+        self.is_alone = is_alone
+        self.is_withdrawn = is_alone  # whether the API server has no ResourceSlices of this node
         self.is_listed = False  # whether it has them, and the kubelet knows the driver
         # returns the UUIDs of the GPUs that claims have
         self.claims: Callable[[], Collection[str]] = frozenset
@@ -126,11 +134,3 @@ class ResourcesMode:
 
     def _taken(self) -> frozenset[str]:
         return frozenset((*self.claims(), *self._preparing))
-
-
-def from_environment(env: Mapping[str, str]) -> ResourcesMode:
-    """Return what the two tasks share; the label of the Node chooses, or else a variable.
-
-    UsageError if the default in the environment is no mode.
-    """
-    return ResourcesMode(env.get(DEFAULT_ENV) or DRA)

@@ -38,7 +38,7 @@ class Task(ABC):
     def __init__(self, log: Log, *, problems_are_errors: bool = False) -> None:
         self.reload = asyncio.Event()
         self._log = log
-        self.problem = Problem(log, is_error=problems_are_errors)
+        self.problem = Problem(log.error if problems_are_errors else log.warning)
 
     @abstractmethod
     async def run(self) -> None:

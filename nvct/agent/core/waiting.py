@@ -61,16 +61,8 @@ def tick(period_s: float) -> float:
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:
     """Return the result of some work; after the limit, cancel it and raise TimeoutError."""
-    task = asyncio.ensure_future(work)
-    try:
-        done, _ = await asyncio.wait([task], timeout=limit_s)
-        if not done:
-            raise asyncio.TimeoutError
-        return task.result()
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait([task])
+    async with asyncio.timeout(limit_s):  # type: ignore[attr-defined]  # of Python 3.11
+        return await work
 
 
 async def together(*works: Awaitable[None]) -> None:

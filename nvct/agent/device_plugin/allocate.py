@@ -37,7 +37,7 @@ def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
             break
     else:
         shared = any(resource.devices[id_].is_replica for id_ in ids)
-        if settings.one_each and shared and len(ids) > 1:
+        if settings.sharing.one_each and shared and len(ids) > 1:
             problem = f"maximum request size for shared resources is 1; found {len(ids)}"
         hardware = {resource.devices[id_].uuid for id_ in ids}
         if settings.shared_devices_allocation_policy == "distinct" and len(hardware) < len(ids):
@@ -64,7 +64,7 @@ def answer(
     for feature, is_on in settings.features.items():
         if is_on:
             response.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
-    if settings.mps and any(device.is_replica for device in devices):
+    if settings.sharing.uses_mps and any(device.is_replica for device in devices):
         _add_mps(response, resource.name, settings)
     strategies = settings.device_list_strategy
     if settings.uses_cdi:

@@ -5,36 +5,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.agent.web.exposition import Family, family
 
 PREFIX = "nvct_device_plugin"
-PerResource: TypeAlias = Counter[str]
+Counts: TypeAlias = Counter[tuple[str, str]]
+"""Since the start of the program: by a name of HELP, and that of a resource."""
+HELP = {
+    "allocations": "Containers that got devices.",
+    "allocation_errors": "Requests that were refused.",
+    "registrations": "Registrations with the kubelet.",
+    "registration_errors": "Registrations that failed.",
+    "losses": "Times that the kubelet lost the resource.",
+    "xid_devices": "Devices that an XID error made unhealthy.",
+}
 
 
-@dataclass()
-class Counts:
-    """Counters by the name of a resource, since the start of the program."""
-
-    allocations: PerResource = field(default_factory=Counter)
-    refusals: PerResource = field(default_factory=Counter)
-    registrations: PerResource = field(default_factory=Counter)
-    failures: PerResource = field(default_factory=Counter)
-    losses: PerResource = field(default_factory=Counter)
-    xids: PerResource = field(default_factory=Counter)
-
-    def families(self) -> Iterator[Family]:
-        """Yield a metric for each counter."""
-        yield _counter("allocations", "Containers that got devices.", self.allocations)
-        yield _counter("allocation_errors", "Requests that were refused.", self.refusals)
-        yield _counter("registrations", "Registrations with the kubelet.", self.registrations)
-        yield _counter("registration_errors", "Registrations that failed.", self.failures)
-        yield _counter("losses", "Times that the kubelet lost the resource.", self.losses)
-        yield _counter("xid_devices", "Devices that an XID error made unhealthy.", self.xids)
-
-
-def _counter(name: str, help_text: str, counted: PerResource) -> Family:
-    rows = ((count, {"resource": resource}) for resource, count in sorted(counted.items()))
-    return family(f"{PREFIX}_{name}_total", help_text, rows)
+def families(counts: Counts) -> Iterator[Family]:
+    """Yield a metric for each name of HELP."""
+    for name, help_text in HELP.items():
+        rows = [
+            (count, {"resource": resource})
+            for (counted, resource), count in sorted(counts.items())
+            if counted == name
+        ]
+        yield family(f"{PREFIX}_{name}_total", help_text, rows)

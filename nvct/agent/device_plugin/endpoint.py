@@ -43,15 +43,15 @@ class Endpoint(Sockets):
         folder: str,
         wake: Callable[[], None],  # called when a stream begins or ends
         counts: Counts,
-        log: Log | None = None,
+        log: Log,
     ) -> None:
         super().__init__(f"{folder}/{content.resource.endpoint}")
         self.is_listed = False  # whether the kubelet has read the list since the last registration
         self.has_ended = False  # whether it has closed all streams that it opened since then
-        self._content = content
+        self.content = content
         self._wake = wake
         self._counts = counts
-        self._log = Log() if log is None else log
+        self._log = log
         self._changed = asyncio.Event()
         self._registration = 0
         self._streams = 0
@@ -61,14 +61,9 @@ class Endpoint(Sockets):
         """Return the path of the socket."""
         return self.paths[0]
 
-    @property
-    def content(self) -> Content:
-        """Return what is served."""
-        return self._content
-
     def update(self, content: Content) -> None:
         """Serve something else from now on; the kubelet gets the new list."""
-        self._content = content
+        self.content = content
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -116,7 +111,7 @@ class Endpoint(Sockets):
         try:
             while True:
                 changed = self._changed
-                yield listing(self._content)
+                yield listing(self.content)
                 if registration == self._registration and not self.is_listed:
                     self.is_listed = True
                     self._wake()
@@ -131,7 +126,7 @@ class Endpoint(Sockets):
         self, request: api.PreferredAllocationRequest, _context: Context
     ) -> api.PreferredAllocationResponse:
         """Answer GetPreferredAllocation."""
-        content, response = self._content, api.PreferredAllocationResponse()
+        content, response = self.content, api.PreferredAllocationResponse()
         for container in request.container_requests:
             ids = preferred.preferred(
                 content.resource,
@@ -148,20 +143,19 @@ class Endpoint(Sockets):
         self, request: api.AllocateRequest, context: Context
     ) -> api.AllocateResponse:
         """Answer Allocate."""
-        content, response = self._content, api.AllocateResponse()
+        content, response = self.content, api.AllocateResponse()
         try:
             await content.look()
-            content = self._content
+            content = self.content
             for container in request.container_requests:
                 allocate.check(content.resource, container.devices_ids, content.settings)
-            if content.mode is not None:
-                content.mode.grant(_gpus(content, request))
+            content.mode.grant(_gpus(content, request))
         except NvctError as error:
-            self._counts.refusals[content.resource.name] += 1
+            self._counts["allocation_errors", content.resource.name] += 1
             self._log.refused(TASK, content.resource.name, error)
             await context.abort(grpc.StatusCode.UNKNOWN, error.message)
         for container in request.container_requests:
-            self._counts.allocations[content.resource.name] += 1
+            self._counts["allocations", content.resource.name] += 1
             ids = ", ".join(container.devices_ids)
             self._log.decided(TASK, "given", content.resource.name, asked=ids)
             response.container_responses.append(

@@ -62,30 +62,33 @@ WITHDRAWN_S = 10.0  # How long an empty list is served, so that the kubelet has 
 class Registration:
     """One resource: its endpoint, and its state with the kubelet."""
 
+    task: asyncio.Task[None]  # that runs it
+
     def __init__(
         self,
         content: Content,
         kubelet: str,  # path of the kubelet's socket; "" serves without registration
         folder: str,
         log: Log,
-        counts: Counts | None = None,
+        counts: Counts,
         *,
         host: Host | None = None,  # tells what has the socket, if this process does not see it
     ) -> None:
         self._ask = host.ask if host else None
         self.reason = ""
+        # what withdraws it, None while it is offered
+        self.leaving: asyncio.Task[None] | None = None
         # whether another instance is to take the socket: that is no news
         self.is_handed_over = False
         self.name = content.resource.name
         self._wake = asyncio.Event()
-        self._counts = Counts() if counts is None else counts
+        self._counts = counts
         self.endpoint = Endpoint(content, folder, self._wake.set, self._counts, log)
         self._kubelet = kubelet
         self._kubelet_identity: Identity = None
         self._log = log
         self._failures = 0
         self._state: State = "absent"
-        self._is_withdrawn = False
         self._last_reason = ""
         self._unlike = 0
         self._is_forgotten = False
@@ -93,7 +96,7 @@ class Registration:
     @property
     def state(self) -> State:
         """Return its state, see the module."""
-        return "withdrawn" if self._is_withdrawn else self._state
+        return "withdrawn" if self.leaving else self._state
 
     def look(self) -> None:
         """Notice that a socket has changed; to be called several times a second."""
@@ -156,15 +159,9 @@ class Registration:
         await self._until_free()
         return False
 
-    def offer(self, content: Content) -> None:
-        """Offer something else from now on, also after `withdraw`."""
-        self._is_withdrawn = False
-        self.endpoint.update(content)
-
     async def withdraw(self) -> None:
         """Offer nothing any more, and wait until the kubelet has read it."""
         content = self.endpoint.content
-        self._is_withdrawn = True
         self._log.info(f"'{self.name}' is withdrawn: it has no device any more")
         self.endpoint.update(replace(content, resource=replace(content.resource, devices={})))
         await asyncio.sleep(WITHDRAWN_S)
@@ -176,8 +173,7 @@ class Registration:
         owner, replaced = await _other(path)
         if owner is not None:
             who = await socket_owner.named(owner, path, self._ask)
-            reason = f"{who} serves {path}: it is not displaced"
-            self._become("refused", reason)
+            self._become("refused", f"{who} serves {path}: it is not displaced")
             return False
         try:
             await self.endpoint.start(replaced)
@@ -208,10 +204,10 @@ class Registration:
             await service.register(self._kubelet, self.name, name)
         except (grpc.RpcError, asyncio.TimeoutError) as error:
             details = getattr(error, "details", lambda: "")() or str(error)
-            self._counts.failures[self.name] += 1
+            self._counts["registration_errors", self.name] += 1
             self._become("lost", f"the kubelet does not register it: {details}")
             return False
-        self._counts.registrations[self.name] += 1
+        self._counts["registrations", self.name] += 1
         self._log.info(f"Registered device plugin for '{self.name}' with Kubelet")
         end = time.monotonic() + LISTED_S
         while not self.endpoint.is_listed and not self._loss():
@@ -222,12 +218,9 @@ class Registration:
         return True
 
     async def _until_lost(self) -> None:
-        while True:
-            reason = self._loss()
-            if reason:
-                break
+        while not (reason := self._loss()):
             await self._woken()
-        self._counts.losses[self.name] += 1
+        self._counts["losses", self.name] += 1
         self._become("lost", reason)
 
     def _loss(self) -> str:

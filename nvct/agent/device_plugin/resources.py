@@ -110,7 +110,7 @@ def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resou
         _check_mig(inventory, settings, has_gpus=bool(devices), has_mig=bool(mig))
         for name, of_name in mig.items():
             devices.setdefault(name, []).extend(of_name)
-    shared = _shared(devices, settings.replicas)
+    shared = _shared(devices, settings.sharing.replicas)
     for name, of_name in shared.items():
         if len(of_name) > DEVICES_LIMIT:
             raise HostError(
@@ -245,10 +245,6 @@ class Node:
     features: tuple[str, ...] = ()  # the CDI classes beside GPUs for which a specification exists
 
 
-async def _known() -> None:
-    """Nothing has changed."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """What an endpoint serves; replaced as a whole."""
@@ -256,14 +252,13 @@ class Content:
     resource: Resource
     settings: Settings
     node: Node
+    mode: ResourcesMode  # what it shares with the DRA driver of the same agent
+    # looks at a driver that was replaced before a container gets devices; NvmlError while it is
+    # being replaced
+    look: Callable[[], Awaitable[None]]
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # the reason for each device that is not healthy, by id
     unhealthy: Mapping[str, str] = field(default_factory=dict)
-    # what it shares with the DRA driver of the same agent, None without one
-    mode: ResourcesMode | None = None
-    # looks at a driver that was replaced before a container gets devices; NvmlError while it is
-    # being replaced
-    look: Callable[[], Awaitable[None]] = _known
 
 
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:

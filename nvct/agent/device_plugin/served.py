@@ -16,10 +16,10 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nvct import typed
-from nvct.agent.core.logs import Log
+from nvct.agent.core.logs import Log, Problem
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.resources import Content, Resource
 from nvct.agent.device_plugin.settings import FOLDER
@@ -43,16 +43,6 @@ KUBELET_S = 10.0  # Between two questions to the kubelet
 HAND_OVER_S = 20.0  # How long another instance may take until it serves: NVML answers it already
 
 
-@dataclass()
-class Entry:
-    """A registration, the folder of its socket, the tasks that run it and that end it."""
-
-    registration: Registration
-    folder: str
-    task: asyncio.Task[None]
-    leaving: asyncio.Task[None] | None = None
-
-
 class ServedResources:
     """What this process offers to the kubelet."""
 
@@ -63,19 +53,18 @@ class ServedResources:
         self._store = store
         self._log = log
         self._counts = counts
-        self._entries: dict[str, Entry] = {}
+        self._known: dict[str, Registration] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def all(self) -> list[Registration]:
         """Return the registrations, those that are withdrawn too."""
-        return [entry.registration for entry in self._entries.values()]
+        return list(self._known.values())
 
     @property
     def current(self) -> dict[str, Registration]:
         """Return the registrations of the resources that are offered, by name."""
-        items = self._entries.items()
-        return {name: entry.registration for name, entry in items if entry.leaving is None}
+        return {name: known for name, known in self._known.items() if known.leaving is None}
 
     def offer(self, contents: Iterable[Content]) -> None:
         """Offer these resources, and withdraw all others."""
@@ -84,8 +73,8 @@ class ServedResources:
             found = tuple(content.resource for content in wanted.values())
             self._store.write({"resources": typed.dump(found)})
         for name in self.current.keys() - wanted.keys():
-            entry = self._entries[name]
-            entry.leaving = asyncio.create_task(self._leave(name, entry), name=f"{name} leaves")
+            known = self._known[name]
+            known.leaving = asyncio.create_task(self._leave(known), name=f"{name} leaves")
         for name, content in wanted.items():
             self._serve(name, content)
 
@@ -125,18 +114,19 @@ class ServedResources:
         """Notice changes of the sockets until canceled; raise what a registration has raised."""
         with FolderWatch() as changes:
             while True:
-                for entry in list(self._entries.values()):
-                    entry.registration.look()
-                    if entry.task.done():
-                        entry.task.result()  # it has yielded, unless this raises
-                await changes.wait({entry.folder for entry in self._entries.values()}, BLIND_S)
+                for registration in self.all:
+                    registration.look()
+                    if registration.task.done():
+                        registration.task.result()  # it has yielded, unless this raises
+                paths = {registration.endpoint.path for registration in self.all}
+                await changes.wait(map(os.path.dirname, paths), BLIND_S)
 
     async def stop(self) -> None:
         """End all registrations, and remove their sockets."""
-        entries = list(self._entries.values())
-        ending = [*self._ending, *(entry.leaving for entry in entries if entry.leaving)]
+        known = self.all
+        ending = [*self._ending, *(each.leaving for each in known if each.leaving)]
         await asyncio.gather(*(canceled(task) for task in ending))
-        await asyncio.gather(*(canceled(entry.task) for entry in entries))
+        await asyncio.gather(*(canceled(each.task) for each in known))
 
     async def hand_over(self) -> None:
         """Serve on until another instance has put its sockets in place of these, then stop.
@@ -146,7 +136,7 @@ class ServedResources:
         for registration in self.all:
             registration.is_handed_over = True
         looking = asyncio.create_task(self.watch())
-        tasks = [entry.task for entry in self._entries.values()]
+        tasks = [registration.task for registration in self.all]
         try:
             _, left = await asyncio.wait(tasks, timeout=HAND_OVER_S) if tasks else ((), ())
             if left:
@@ -157,27 +147,25 @@ class ServedResources:
             await self.stop()
 
     def _serve(self, name: str, content: Content) -> None:
-        entry = self._entries.get(name)
-        if entry is not None:
-            if entry.leaving is not None:
-                entry.leaving.cancel()
-                entry.leaving = None
-            entry.registration.offer(content)
+        known = self._known.get(name)
+        if known is not None:
+            if known.leaving is not None:
+                known.leaving.cancel()
+                known.leaving = None
+            known.endpoint.update(content)
             return
         from nvct.agent.device_plugin.registration import Registration  # gRPC, see `load`
 
         kubelet = content.settings.kubelet_socket
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
-        registration = Registration(
-            content, kubelet, folder, self._log, self._counts, host=self._host
-        )
-        task = asyncio.create_task(registration.run(), name=name)
-        self._entries[name] = Entry(registration, folder, task)
+        known = Registration(content, kubelet, folder, self._log, self._counts, host=self._host)
+        known.task = asyncio.create_task(known.run(), name=name)
+        self._known[name] = known
 
-    async def _leave(self, name: str, entry: Entry) -> None:
-        await entry.registration.withdraw()
-        del self._entries[name]  # from here on, another registration may take the name
-        ending = asyncio.create_task(canceled(entry.task))
+    async def _leave(self, registration: Registration) -> None:
+        await registration.withdraw()
+        del self._known[registration.name]  # from here on, another one may take the name
+        ending = asyncio.create_task(canceled(registration.task))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
 
@@ -200,7 +188,7 @@ async def watch_kubelet(
     """Compare until canceled, unless the kubelet's folder is not mounted, or `kubelet` is ""."""
     folder = os.path.dirname(os.path.dirname(kubelet))
     asked = PodResources(f"{folder}/pod-resources/kubelet.sock")
-    problem = ""
+    problem = Problem(journal.info)
     try:
         while True:
             await asyncio.sleep(KUBELET_S)
@@ -209,11 +197,9 @@ async def watch_kubelet(
             try:
                 has = await asked.allocatable()
             except HostError as error:
-                if error.message != problem:
-                    journal.info(f"the kubelet's own list is not known: {error.message}")
-                problem = error.message
+                problem.tell(error, "the kubelet's own list is not known: ")
                 continue
-            problem = ""
+            problem.clear()
             for name, registration in registrations().items():
                 registration.compare(has.get(name, ()))
     finally:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvct.agent.core import config_file
-from nvct.agent.core.config_file import NamePattern, Replicas
+from nvct.agent.core.config_file import UNSHARED, NamePattern, Sharing
 from nvct.agent.core.settings import OfNode, Program, option
 from nvct.errors import UsageError
 
@@ -29,7 +29,7 @@ RECOVERY = ("auto", "never")  # Whether a device can become healthy again
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(OfNode):
-    """The settings; `mps` shares replicas by MPS, else they are shared by time."""
+    """The settings."""
 
     mig_strategy: str = option(
         "none", "How MIG devices are offered", key="flags.migStrategy", choices=MIG_STRATEGIES
@@ -116,10 +116,8 @@ class Settings(OfNode):
     )
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
-    excluded: tuple[str, ...] = ()
-    replicas: tuple[Replicas, ...] = ()
-    one_each: bool = False
-    mps: bool = False
+    excluded: tuple[str, ...] = ()  # GPUs: indices, UUIDs, and patterns of models
+    sharing: Sharing = UNSHARED
     config_content: bytes = field(default=b"", compare=False, repr=False)
 
     @property
@@ -148,8 +146,7 @@ PROGRAM = Program(
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings of command line, environment and config file, and warnings."""
-    document = config_file.resolve(PROGRAM, words, env)
-    known = document.settings_of(PROGRAM)
+    known, warnings = config_file.resolve(PROGRAM, words, env)
     if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:
         raise UsageError("--device-list-strategy=auto goes with no other strategy")
     if known.get("kubelet_socket"):
@@ -159,9 +156,9 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     if known.get("imex_channel_ids", ()) not in ((), (0,)):
         raise UsageError("the IMEX channels must be none or 0", hint="--imex-channel-ids=0")
     settings = Settings(**known)
-    if settings.mps:
+    if settings.sharing.uses_mps:
         _check_mps(settings)
-    return settings, document.warnings
+    return settings, warnings
 
 
 def _check_mps(settings: Settings) -> None:

@@ -46,8 +46,7 @@ class PluginFiles:
             self.signature = ()
             return
         with contextlib.suppress(NvctError):  # the look at the machine tells
-            files = self._files(settings, discovery)
-            self.signature = await files.ask(Published(), tuple[tuple[str, int, int, int], ...])
+            self.signature = await self._files(settings, discovery).ask(Published(), Signature)
 
     async def write(
         self, settings: Settings, discovery: Discovery, imex_channels: Sequence[int]

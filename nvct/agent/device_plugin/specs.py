@@ -67,7 +67,9 @@ class Made(NamedTuple):
 
 def gpus(place: Place, request: PluginSpecs, report: NvmlReport) -> Made:
     """Return the specification of all GPUs and MIG devices; the arguments are those of `write`."""
-    driver = _published(place, request, report.driver_version)
+    driver = Published("", {}, "hooks are disabled in the settings")
+    if not request.disabled_hooks:
+        driver = published(place.folder, report.driver_version)
     inventory = modes.discover("auto", place.roots, _discovery(place, request, report))
     spec = generate(inventory, replace(_options(place, request), cls="gpu"))
     if driver.path:
@@ -91,12 +93,6 @@ def _options(place: Place, request: PluginSpecs) -> Options:
         gid_groups=discovery_options.NO_GIDS not in request.flags,
         host_roots=_host_roots(place),
     )
-
-
-def _published(place: Place, request: PluginSpecs, driver_version: str) -> Published:
-    if request.disabled_hooks:
-        return Published("", {}, "hooks are disabled in the settings")
-    return published(place.folder, driver_version)
 
 
 def _write(

@@ -16,10 +16,10 @@ from nvct.agent.core import logs, waiting
 from nvct.agent.core.context import Context, Work
 from nvct.agent.core.logs import Log
 from nvct.agent.core.program import ASKED_S
-from nvct.agent.core.resources_mode import DRA, ResourcesMode
+from nvct.agent.core.resources_mode import CLASSIC, DRA, ResourcesMode
 from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
 from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
-from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.counts import Counts, families
 from nvct.agent.device_plugin.list_strategy import AskEngine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
@@ -108,7 +108,7 @@ class DevicePlugin(Task):
         self._find_health = health
         self._files = PluginFiles(spec_folder, log)
         self._ask_engine = ask_engine
-        self._mode = mode
+        self._mode = mode or ResourcesMode(CLASSIC, is_alone=True)
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
         self._taint = taint(self._settings)
@@ -166,7 +166,7 @@ class DevicePlugin(Task):
     def metrics(self) -> Iterator[Family]:
         """Yield the plugin's own metrics: what it offers now, and what it has counted."""
         yield from self._served.metrics()
-        yield from self._counts.families()
+        yield from families(self._counts)
         yield from self._health.metrics()
 
     async def run(self) -> None:
@@ -267,13 +267,14 @@ class DevicePlugin(Task):
         self._has_nvml = inventory.mode == "nvml"
         if self._settings.uses_cdi and not self._has_nvml:
             raise UsageError("CDI device list strategies are only for machines with NVML")
-        offers, taken = self._mode.plugin_state() if self._mode else (True, frozenset())
+        offers, taken = self._mode.plugin_state()
         found, warnings = resources(inventory, self._settings) if offers else ({}, [])
         found = without(found, taken)
         for warning in (*inventory.warnings, *warnings):
             self._log.warning(warning)
         node = await self._node(inventory)
-        await self._mps.want(found.values() if self._settings.mps else (), self._discovery.nvml)
+        shared = found.values() if self._settings.sharing.uses_mps else ()
+        await self._mps.want(shared, self._discovery.nvml)
         waiting = self._mps.waiting().keys() - self.registrations.keys()
         scores = preferred.scores(inventory.links)
         if found and self._has_nvml:
@@ -299,7 +300,7 @@ class DevicePlugin(Task):
         )  # fmt: skip
 
     def _others(self) -> tuple[object, ...]:
-        return self._mps.has_run, self._mode and self._mode.plugin_state()
+        return self._mps.has_run, self._mode.plugin_state()
 
     async def _look(self) -> Inventory:
         """Return the inventory; gRPC is imported while NVML makes its first report."""
@@ -335,7 +336,7 @@ class DevicePlugin(Task):
             is_new = isinstance(error, ReleasedError) and not self.registrations
             if is_new or self.registrations:
                 self._health.set_nvml_problem("look", error.message)
-            if is_new and (self._mode is None or self._mode.plugin_state()[0]):
+            if is_new and self._mode.plugin_state()[0]:
                 self._served.offer_last(lambda known: self._content(known, Node(), {}))
             return BROKEN_S
         self._offered = None
@@ -344,7 +345,7 @@ class DevicePlugin(Task):
 
     def _listed(self) -> list[str]:
         """Return the names of all resources, [] unless the kubelet has read each list."""
-        if self._mode is not None and self._mode.mode == DRA:
+        if self._mode.mode == DRA:
             return [DRA] if self._mode.is_listed else []
         states = {name: entry.state for name, entry in self.registrations.items()}
         return list(states) if set(states.values()) == {"listed"} else []
@@ -379,7 +380,7 @@ class DevicePlugin(Task):
             if change.after.must_reset and change.before.state != "unhealthy":
                 for name, registration in self.registrations.items():
                     devices = registration.endpoint.content.resource.devices.values()
-                    self._counts.xids[name] += sum(
+                    self._counts["xid_devices", name] += sum(
                         change.key.concerns(device.gpu, device.instance) for device in devices
                     )
         self._show_health()

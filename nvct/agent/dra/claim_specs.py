@@ -47,9 +47,7 @@ class ClaimSpecs:
     async def look(self) -> None:
         """Learn the signature; it stays as it was while nobody answers."""
         with contextlib.suppress(NvctError):  # the look at the machine tells
-            self.signature = await self._files.ask(
-                host_verbs.Published(), tuple[tuple[str, int, int, int], ...]
-            )
+            self.signature = await self._files.ask(host_verbs.Published(), Signature)
 
     async def update(self) -> tuple[str, ...]:
         """Write the driver's files, and know the devices that there are; return warnings."""

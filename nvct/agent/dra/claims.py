@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from nvct.agent.dra.devices import CORES, DRIVER, MEMORY, MIB, Device
 from nvct.agent.dra.journal import Entry, Prepared
@@ -27,26 +26,6 @@ if TYPE_CHECKING:
 PERCENT = 100
 TURN_S = 180.0
 """How often the API server is asked for one of the claims that the kubelet does not name."""
-
-
-class Allocated(NamedTuple):
-    """A device of this driver that a claim has.
-
-    Attributes:
-        requests: names of the claim's requests that it is for.
-        is_admin: whether the claim only observes it, and others may have it.
-        alternatives: as `requests`, with the alternative that was taken: REQUEST/ALTERNATIVE.
-        consumed: how much memory in bytes each has, and of the threads in percent; None for a
-            device that the scheduler gives to one claim alone.
-        shares: of a device that several claims have: the request and the id of each share.
-    """
-
-    device: str
-    requests: tuple[str, ...]
-    is_admin: bool = False
-    alternatives: tuple[str, ...] = ()
-    consumed: tuple[tuple[int, int] | None, ...] = (None,)
-    shares: tuple[tuple[str, str], ...] = ()
 
 
 class Doubts:
@@ -125,30 +104,32 @@ def pod_claim(claim: Object) -> str:
     return name if OBJECT.fullmatch(name) else ""
 
 
-def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
-    """Return the devices of this driver on a node that a claim has, in the claim's order."""
-    devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
+def devices(
+    claim: Object, node: str, known: Mapping[str, Device], before: Prepared | None
+) -> list[tuple[tuple[str, ...], Entry]]:
+    """Return the devices of this driver on a node that a claim has, in the claim's order.
+
+    Each comes with the requests that it is for, with the alternative that was taken:
+    REQUEST/ALTERNATIVE. One that the node does not have now is as the claim had it before.
+
+    Raises:
+        HostError: the node has no such device, and the claim did not have it.
+        RequestError: it has a share that is none, or shares of different sizes of one device.
+    """
+    had = {(entry.device, entry.is_admin): entry for entry in before.entries} if before else {}
     found: dict[tuple[str, bool], list[Object]] = {}
-    for result in devices.get("results", ()):
+    allocation = claim.get("status", {}).get("allocation", {}).get("devices", {})
+    for result in allocation.get("results", ()):
         if (result.get("driver"), result.get("pool")) == (DRIVER, node):
             key = result["device"], bool(result.get("adminAccess"))
             found.setdefault(key, []).append(result)
-    return tuple(
-        _allocated(device, is_admin, results) for (device, is_admin), results in found.items()
-    )
-
-
-def _allocated(device: str, is_admin: bool, results: Sequence[Object]) -> Allocated:  # noqa: FBT001
-    names = tuple(result["request"] for result in results)
-    # A container names the request; which of its alternatives was taken does not matter to it.
-    requests = tuple(dict.fromkeys(map(_request, names)))
-    consumed = tuple(dict.fromkeys(_consumed(result) for result in results))
-    shares = tuple(
-        (_request(result["request"]), result["shareID"])
-        for result in results
-        if "shareID" in result
-    )
-    return Allocated(device, requests, is_admin, names, consumed, shares)
+    return [
+        (
+            tuple(result["request"] for result in results),
+            _entry(key, results, known, had.get(key), node),
+        )
+        for key, results in found.items()
+    ]
 
 
 def _consumed(result: Object) -> tuple[int, int] | None:
@@ -165,43 +146,38 @@ def _consumed(result: Object) -> tuple[int, int] | None:
     return int(memory), int(cores)
 
 
-def entries(
-    devices: Iterable[Allocated], known: Mapping[str, Device], node: str, before: Prepared | None
-) -> tuple[Entry, ...]:
-    """Return the devices of a claim; one that is not there now as the claim had it before.
-
-    Raises:
-        HostError: the node has no such device, and the claim did not have it.
-        RequestError: it has shares of different sizes of one device.
-    """
-    had = {(entry.device, entry.is_admin): entry for entry in before.entries} if before else {}
-    return tuple(_entry(one, known.get(one.device), node, had) for one in devices)
-
-
 def _entry(
-    allocated: Allocated, device: Device | None, node: str, had: Mapping[tuple[str, bool], Entry]
+    key: tuple[str, bool],
+    results: Sequence[Object],
+    known: Mapping[str, Device],
+    before: Entry | None,
+    node: str,
 ) -> Entry:
-    before = had.get((allocated.device, allocated.is_admin))
+    name, is_admin = key
+    consumed = {_consumed(result) for result in results}
+    device = known.get(name)
     if device is None and before is not None:
         return before
     if device is None:
         raise HostError(
-            f"Node {node} has no device {allocated.device} now",
+            f"Node {node} has no device {name} now",
             hint="see `nvct agent --status`, in the agent's pod or on the node",
         )
-    if len(allocated.consumed) > 1:
+    if len(consumed) > 1:
         raise RequestError(
-            f"the claim has shares of different sizes of {device.name}; a client has one limit",
+            f"the claim has shares of different sizes of {name}; a client has one limit",
             hint="ask for each by a claim of its own",
         )
-    memory, cores = allocated.consumed[0] or (0, 0)
-    if allocated.is_admin or memory >= device.capacity.get(MEMORY, 0):
+    memory, cores = consumed.pop() or (0, 0)
+    if is_admin or memory >= device.capacity.get(MEMORY, 0):
         memory = cores = 0
     return Entry(
-        device=device.name, uuid=device.uuid, gpu=device.gpu,
-        requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
-        share_mib=memory // MIB, cores=cores, shares=allocated.shares,
-        alternatives=tuple(name for name in allocated.alternatives if "/" in name),
+        device=name, uuid=device.uuid, gpu=device.gpu, is_admin=is_admin, place=device.place,
+        # A container names the request; which of its alternatives was taken does not matter to it.
+        requests=tuple(dict.fromkeys(_request(result) for result in results)),
+        alternatives=tuple(one["request"] for one in results if "/" in one["request"]),
+        share_mib=memory // MIB, cores=cores,
+        shares=tuple((_request(one), one["shareID"]) for one in results if "shareID" in one),
     )  # fmt: skip
 
 
@@ -243,5 +219,5 @@ def check_sum(claim: Prepared, known: Iterable[Prepared], devices: Iterable[Devi
         )
 
 
-def _request(name: str) -> str:
-    return name.partition("/")[0]
+def _request(result: Object) -> str:
+    return str(result["request"]).partition("/")[0]

@@ -56,7 +56,11 @@ class Classic:
 
     def of(self, offer: Offer) -> Offer:
         """Return the devices that share no GPU with a device plugin; none if nobody knows."""
-        return Offer() if self.taken is None else without(offer, self.taken)
+        if self.taken is None:
+            return Offer()
+        gpus = {device.gpu for device in offer.devices}
+        taken = {device.gpu for device in offer.devices if device.uuid in self.taken}
+        return offer.of_gpus(gpus - taken - self.taken)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -67,12 +71,6 @@ class Classic:
         if self._pods is None and os.path.exists(self._socket):
             self._pods = PodResources(self._socket)
         return self._pods
-
-
-def without(offer: Offer, classic: frozenset[str]) -> Offer:
-    """Return the devices that share no GPU with a device plugin."""
-    taken = {device.gpu for device in offer.devices if device.uuid in classic} | classic
-    return offer.of_gpus({device.gpu for device in offer.devices} - taken)
 
 
 def _holders(holdings: Iterable[Holding]) -> dict[str, str]:

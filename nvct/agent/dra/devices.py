@@ -7,13 +7,13 @@ Contract: pure functions of values. Names, attributes and capacities are those o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from nvct.agent.labels.gpus import family
 from nvct.agent.machine.inventory import Inventory
-from nvct.agent.mps.daemons import has_limits
+from nvct.agent.mps.daemons import UNKNOWN, VOLTA
 from nvct.host.model import Gpu
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
@@ -58,6 +58,7 @@ class Device:
 
     Attributes:
         name: of the device in its pool, e.g. gpu-0.
+        compute: the CUDA compute capability, UNKNOWN if NVML does not tell it.
         uuid: of the GPU or MIG device, by which its CDI device is named; "" if it is to be made.
         attributes: by name; a name without a domain belongs to the driver.
         place: of a MIG device that is made when a claim is prepared, None for other devices.
@@ -74,6 +75,7 @@ class Device:
     gpu: str
     attributes: Attributes
     capacity: Mapping[str, int]
+    compute: tuple[int, int] = UNKNOWN
     share_mib: int | None = None
     place: Place | None = None
     counter_set: str = ""
@@ -126,10 +128,11 @@ class Offer:
         Those are whole GPUs on which MPS has limits. The sizes in MiB are those of GPUs where one
         is chosen, by UUID.
         """
-        can = {gpu for gpu, text in compute(self.devices).items() if can_limit(text)}
         shared = tuple(
             replace(device, share_mib=sizes.get(device.gpu, 0))
-            if device.gpu in can and device.uuid == device.gpu and device.capacity.get(MEMORY)
+            if device.compute >= VOLTA
+            and device.uuid == device.gpu
+            and device.capacity.get(MEMORY)
             else device
             for device in self.devices
         )
@@ -161,6 +164,11 @@ class Machine:
     properties: Mapping[str, GpuProperties] = field(default_factory=dict)
     pcie_roots: Mapping[str, str] = field(default_factory=dict)
     mig: Mapping[str, MigGpu] = field(default_factory=dict)
+
+    def compute(self, gpu: Gpu) -> tuple[int, int]:
+        """Return the CUDA compute capability of a GPU, UNKNOWN if NVML does not tell it."""
+        known = self.attributes.get(gpu.uuid)
+        return known.compute if known else UNKNOWN
 
 
 def devices(machine: Machine) -> tuple[Device, ...]:
@@ -216,6 +224,7 @@ def _gpu(gpu: Gpu, machine: Machine, domain: str) -> Device:
         gpu=gpu.uuid,
         attributes={"type": "gpu", "uuid": gpu.uuid, **common(gpu, machine, domain)},
         capacity={} if memory is None else {MEMORY: memory * MIB},
+        compute=machine.compute(gpu),
     )
 
 
@@ -223,7 +232,7 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
     """Return the attributes that a GPU and its MIG devices share; unknown ones are left out."""
     inventory, known = machine.inventory, machine.attributes.get(gpu.uuid)
     properties = machine.properties.get(gpu.uuid)
-    compute = known.compute if known else (0, 0)
+    compute = machine.compute(gpu)
     values: dict[str, Value | None] = {
         "productName": gpu.model,
         "brand": properties.brand if properties else None,
@@ -256,18 +265,3 @@ def version(text: str) -> Version | None:
         return None
     numbers = [int(part) for part in parts]
     return Version(".".join(map(str, [*numbers, 0, 0][:3])))
-
-
-def can_limit(compute: str) -> bool:
-    """Return whether MPS can limit clients on a GPU of a CUDA compute capability."""
-    major, _, rest = compute.partition(".")
-    return has_limits((int(major), int(rest.partition(".")[0])))
-
-
-def compute(devices: Iterable[Device]) -> dict[str, str]:
-    """Return the CUDA compute capability of each GPU that tells it."""
-    return {
-        device.gpu: value.text
-        for device in devices
-        if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
-    }

@@ -55,18 +55,16 @@ class Endpoint(Sockets):
         """Remove sockets without a process."""
         registry, plugins = (os.path.dirname(path) for path in (self.registration, self.socket))
         served = self.paths if self.owns_sockets() else ()
-        for path in {*glob.glob(f"{glob.escape(registry)}/{DRIVER}*-reg.sock")}.difference(served):
+        registrations = glob.glob(f"{glob.escape(registry)}/{DRIVER}*-reg.sock")
+        own = glob.glob(f"{glob.escape(plugins)}/dra*.sock")
+        for path in {*registrations, *own}.difference(served):
             owner = socket_owner.find(path)
             if owner is None:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-            elif not await service.is_nvct(path, dra_service.NVCT):
+            elif path in registrations and not await service.is_nvct(path, dra_service.NVCT):
                 who = await socket_owner.named(owner, path, self._host.ask)
                 raise HostError(
                     f"another driver {DRIVER} runs on this node: {who} serves {path}",
                     hint="remove NVIDIA's DRA driver from this node",
                 )
-        for path in {*glob.glob(f"{glob.escape(plugins)}/dra*.sock")}.difference(served):
-            if socket_owner.find(path) is None:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)

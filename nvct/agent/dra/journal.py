@@ -56,7 +56,8 @@ class Entry:
         share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
             has the GPU alone, and if nothing limits its threads.
         alternatives: those that were chosen for requests, as REQUEST/ALTERNATIVE.
-        shares: as `Allocated.shares`; an earlier version has not written them.
+        shares: of a device that several claims have: the request and the id of each share; an
+            earlier version has not written them.
     """
 
     device: str

@@ -137,6 +137,7 @@ def _device(gpu: Gpu, machine: Machine, profile: MigProfile, placement: Placemen
             **common(gpu, machine, ""),  # a GPU in MIG mode has no NVLink
         },
         capacity=_capacity(profile),
+        compute=machine.compute(gpu),
         counter_set=counter_set(gpu),
     )
 

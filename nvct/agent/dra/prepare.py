@@ -20,15 +20,15 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
-from nvct.agent.core.logs import Log
+from nvct.agent.core.logs import Log, sentence
 from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
 from nvct.agent.dra.classic import Classic
-from nvct.agent.dra.devices import Device, compute
+from nvct.agent.dra.devices import Device
 from nvct.agent.dra.instances import Instances, Uuids, key, with_uuids
 from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
@@ -44,6 +44,7 @@ COMPLAINTS = 1000
 """How many claims' last failures are remembered: each is logged once."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Preparer:
     """The claims of this node; each method raises NvctError if a file cannot be read or written.
 
@@ -55,34 +56,24 @@ class Preparer:
         prepared: how often a claim was prepared; `failures`: how often that failed.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        journal: Journal,
-        specs: ClaimSpecs,
-        find: FindClaim,
-        log: Log,
-        *,
-        instances: Instances,
-        mps: ClaimDaemons,
-        classic: Classic,
-        mode: ResourcesMode | None = None,  # None if no other task offers the GPUs
-    ) -> None:
-        self.devices: Mapping[str, Device] = {}
-        self.instances, self.mps, self.classic = instances, mps, classic
-        self.share_sizes: Mapping[str, int] = {}
-        self.prepared = 0
-        self.failures = 0
-        self.took_s = 0.0
-        self._claims: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._ending: set[str] = set()
-        self._doubts = claims.Doubts()
-        self._settings, self._node, self._mode = settings, settings.node, mode
-        self._journal = journal
-        self._specs = specs
-        self._find = find
-        self._log = log
-        self._complaints: dict[str, str] = {}
+    settings: Settings
+    journal: Journal
+    specs: ClaimSpecs
+    find: FindClaim
+    agent_log: Log
+    instances: Instances
+    mps: ClaimDaemons
+    classic: Classic
+    mode: ResourcesMode
+    devices: Mapping[str, Device] = field(default_factory=dict)
+    share_sizes: Mapping[str, int] = field(default_factory=dict)
+    prepared: int = 0
+    failures: int = 0
+    took_s: float = 0.0
+    _claims: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _ending: set[str] = field(default_factory=set)
+    _doubts: claims.Doubts = field(default_factory=claims.Doubts)
+    _complaints: dict[str, str] = field(default_factory=dict)
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """Make the devices of a claim ready, and return them.
@@ -96,14 +87,16 @@ class Preparer:
             claim = await self._prepare(ref)
         except NvctError as error:
             self.failures += 1
-            self._log.refused(TASK, f"{ref.namespace}/{ref.name}", error)
+            self.agent_log.refused(TASK, f"{ref.namespace}/{ref.name}", error)
             self._complain(ref, error)
             raise
         self._complaints.pop(ref.uid, None)
         self.prepared += 1
         self.took_s += time.monotonic() - began
         return [
-            PreparedDevice(names, self._node, e.device, cdi_devices(claim, e, names), share)
+            PreparedDevice(
+                names, self.settings.node, e.device, cdi_devices(claim, e, names), share
+            )
             for e in claim.entries
             for names, share in e.answers
         ]
@@ -115,9 +108,8 @@ class Preparer:
         if len(self._complaints) >= COMPLAINTS:
             self._complaints.clear()
         self._complaints[ref.uid] = error.message
-        hint = f" ({error.hint})" if error.hint else ""
         about = f"claim {ref.namespace}/{ref.name} cannot be prepared"
-        self._log.warning(f"{about}: {error.message}{hint}")
+        self.agent_log.warning(f"{about}: {sentence(error)}")
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Undo `prepare`."""
@@ -127,7 +119,7 @@ class Preparer:
 
     async def reconcile(self) -> None:
         """Unprepare claims that are gone or no longer allocated, and write what is missing."""
-        for claim in self._doubts.next(self._journal.load(), self.classic.claims):
+        for claim in self._doubts.next(self.journal.load(), self.classic.claims):
             about = f"claim {claim.full_name} ({claim.uid})"
             try:
                 if not await self._is_gone(claim):
@@ -135,27 +127,27 @@ class Preparer:
                     continue
                 async with self._alone(claim.uid):
                     if await self._let_go(claim.uid, if_gone=True):
-                        self._log.info(f"{about} is gone: unprepared")
+                        self.agent_log.info(f"{about} is gone: unprepared")
             except NvctError as error:  # the other claims do not wait for this one
-                self._log.warning(f"{about}: {error.message}")
+                self.agent_log.warning(f"{about}: {error.message}")
         await self.write_specs()
 
     async def _is_gone(self, claim: Prepared) -> bool:
         """Return whether a claim needs its devices no more."""
-        found = await self._find(ClaimRef(claim.namespace, claim.name, claim.uid))
+        found = await self.find(ClaimRef(claim.namespace, claim.name, claim.uid))
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:
         """Write the CDI specification of each prepared claim, and remove others."""
         there: Uuids = {}
-        if any(claim.has_places for claim in self._journal.load().values()):
+        if any(claim.has_places for claim in self.journal.load().values()):
             with self._logged():
                 there = await self.instances.uuids()
         missing = []
         async with self._locked("specifications are looked at") as known:
-            if not self._specs.is_known:
+            if not self.specs.is_known:
                 return  # the machine is not known yet
-            await self._specs.remove_others(known)
+            await self.specs.remove_others(known)
             for claim in known.values():
                 if claim.uid in self._claims:
                     continue  # who works on it writes it
@@ -163,7 +155,7 @@ class Preparer:
                     missing.append(claim)
                     continue
                 with self._logged():
-                    await self._specs.write(with_uuids(claim, there), self.devices)
+                    await self.specs.write(with_uuids(claim, there), self.devices)
         for claim in missing:
             async with self._alone(claim.uid):
                 with self._logged(), contextlib.suppress(UnpreparedError):
@@ -175,7 +167,7 @@ class Preparer:
         try:
             yield
         except NvctError as error:
-            self._log.warning(error.message)
+            self.agent_log.warning(error.message)
 
     @contextlib.asynccontextmanager
     async def _locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
@@ -183,7 +175,7 @@ class Preparer:
 
         All claims wait for this lock: nothing is done with it that pods can delay.
         """
-        async with self._journal.locked(why) as known:
+        async with self.journal.locked(why) as known:
             kept = (claim for claim in known.values() if claim.uid not in self._ending)
             self.mps.want(claim.daemon for claim in kept if claim.daemon)
             try:
@@ -217,7 +209,7 @@ class Preparer:
                 return before
             if before is not None:
                 await self._let_go(ref.uid)
-            with self._reserved(claim):
+            with self.mode.preparing(sorted(gpus_of(claim))):
                 await self._check_pods(claim)
                 while holder := await self._record(claim):
                     await self._take_from(holder, claim)
@@ -228,8 +220,8 @@ class Preparer:
                     await self._let_go(ref.uid)
                 raise
         names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
-        self._log.info(f"claim {claim.full_name} ({claim.uid}) has {names}")
-        self._log.decided(TASK, "given", claim.full_name, asked=names)
+        self.agent_log.info(f"claim {claim.full_name} ({claim.uid}) has {names}")
+        self.agent_log.decided(TASK, "given", claim.full_name, asked=names)
         return claim
 
     async def _record(self, claim: Prepared) -> Prepared | None:
@@ -240,7 +232,7 @@ class Preparer:
                     return other
             claims.check_sum(claim, known.values(), self.devices.values())
             known[claim.uid] = claim
-            self._journal.save(known)
+            self.journal.save(known)
         return None
 
     async def _take_from(self, other: Prepared, claim: Prepared) -> None:
@@ -258,36 +250,24 @@ class Preparer:
         """
         if claim.daemon is not None:
             why = f"the MPS control daemon of claim {claim.full_name} is started"
-            async with self._journal.gpus_locked([claim.share.gpu] if claim.share else (), why):
+            async with self.journal.gpus_locked([claim.share.gpu] if claim.share else (), why):
                 await self.mps.ensure(claim.daemon)
         return await self._write(claim)
 
     async def _write(self, claim: Prepared) -> Prepared:
         """Write the specification of a claim of the journal; return the claim as `_make` does."""
-        why = f"claim {claim.full_name} is prepared"
-        filled = await self._filled(claim, why) if claim.has_places else claim
-        async with self._locked(why) as known:
-            check_kept(claim, known)
-            await self._specs.write(filled, self.devices)
-        return filled
-
-    async def _filled(self, claim: Prepared, why: str) -> Prepared:
-        """Return a claim with the UUIDs of its MIG devices, which are made if they are missing.
-
-        Those of admin access are not made: they belong to another claim.
-        """
-        if claim.places:
-            async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
-                check_kept(claim, self._journal.load())
+        why, filled = f"claim {claim.full_name} is prepared", claim
+        if claim.places:  # those of admin access are not made: they belong to another claim
+            async with self.journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
+                check_kept(claim, self.journal.load())
                 for gpu, place in claim.places:
                     await self.instances.make(gpu, place)
-        return with_uuids(claim, await self.instances.uuids())
-
-    def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
-        """Keep the agent's own device plugin from giving the GPUs of a claim."""
-        if self._mode is None:
-            return contextlib.nullcontext()
-        return self._mode.preparing(sorted(gpus_of(claim)))
+        if claim.has_places:
+            filled = with_uuids(claim, await self.instances.uuids())
+        async with self._locked(why) as known:
+            check_kept(claim, known)
+            await self.specs.write(filled, self.devices)
+        return filled
 
     async def _check_pods(self, claim: Prepared) -> None:
         """Refuse a claim if a pod has one of its GPUs by a device plugin."""
@@ -305,34 +285,29 @@ class Preparer:
     async def _wanted(self, ref: ClaimRef) -> Prepared | None:
         """Return what a claim has; None if the API server does not answer and it is prepared."""
         try:
-            found = await self._find(ref)
+            found = await self.find(ref)
         except NvctError as error:
-            if ref.uid in self._journal.load():
-                self._log.warning(
+            if ref.uid in self.journal.load():
+                self.agent_log.warning(
                     f"claim {ref.namespace}/{ref.name} is as it was: {error.message}"
                 )
                 return None
             raise
         self._doubts.exists(ref.uid)
         found = claims.checked(found, ref)
-        devices = claims.allocated(found, self._node)
-        configs = sharing.configs(found, {name for one in devices for name in one.requests})
-        before = self._journal.load().get(ref.uid)
-        entries = claims.entries(devices, self.devices, self._node, before)
-        used = [
-            (name, entry)
-            for one, entry in zip(devices, entries, strict=True)
-            for name in (() if one.is_admin else one.alternatives)
-        ]
-        is_mixed = self._settings.memory_shares == MIXED
-        daemon = sharing.daemon(
-            configs, ref.uid, used, compute(self.devices.values()), is_mixed=is_mixed
-        )
+        before = self.journal.load().get(ref.uid)
+        devices = claims.devices(found, self.settings.node, self.devices, before)
+        entries = tuple(entry for _, entry in devices)
+        configs = sharing.configs(found, {name for each in entries for name in each.requests})
+        used = [(name, each) for names, each in devices if not each.is_admin for name in names]
+        is_mixed = self.settings.memory_shares == MIXED
+        compute = {device.gpu: device.compute for device in self.devices.values()}
+        daemon = sharing.daemon(configs, ref.uid, used, compute, is_mixed=is_mixed)
         if before and before.share and before.entries == entries:
             daemon = before.daemon  # of the sizes that were chosen when it was prepared
         return Prepared(
             namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries, daemon=daemon,
-            has_metadata=self._settings.device_metadata, pod_claim=claims.pod_claim(found),
+            has_metadata=self.settings.device_metadata, pod_claim=claims.pod_claim(found),
         )  # fmt: skip
 
     async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
@@ -346,31 +321,33 @@ class Preparer:
             claim = known.get(uid)
             if if_gone and (claim is None or not await self._is_gone(claim)):
                 return False  # the same claim may have been allocated again until now
-            await self._specs.remove(uid)
+            await self.specs.remove(uid)
             if claim is None:
                 return True
             self._ending.add(uid)
         try:
-            async with self._journal.gpus_locked(claim.locked_gpus, why):
+            async with self.journal.gpus_locked(claim.locked_gpus, why):
                 if claim.daemon is not None and not self._shares(claim):
                     await self.mps.release(claim.daemon)
                 for gpu, place in claim.places:
                     await self.instances.destroy(gpu, place)
                 async with self._locked(why) as known:
-                    await self._specs.remove(uid)
+                    await self.specs.remove(uid)
                     known.pop(uid, None)
-                    self._journal.save(known)
+                    self.journal.save(known)
         finally:
             self._ending.discard(uid)
         if claim.places:
             with contextlib.suppress(NvctError):  # the next look at the machine tells
                 await self.instances.uuids()
-        self._log.decided(TASK, "changed", claim.full_name, result="its devices are free again")
+        self.agent_log.decided(
+            TASK, "changed", claim.full_name, result="its devices are free again"
+        )
         return True
 
     def _shares(self, claim: Prepared) -> bool:
         """Return whether a claim that ends shares its daemon with one that stays."""
         return claim.share is not None and any(
             other.daemon == claim.daemon and uid not in self._ending
-            for uid, other in self._journal.load().items()
+            for uid, other in self.journal.load().items()
         )

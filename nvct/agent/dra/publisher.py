@@ -51,7 +51,7 @@ class Publisher:
     ) -> None:
         self.version = ""
         self.written = 0
-        self.problem = Problem(log)
+        self.problem = Problem(log.warning)
         self.is_current = False
         self.lacks_counters = False
         self.lacks_taints = False

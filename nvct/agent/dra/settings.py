@@ -133,11 +133,11 @@ PROGRAM = Program(
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings, and warnings."""
-    document = config_file.resolve(PROGRAM, words, env)
-    known = {name: value for name, value in document.settings_of(PROGRAM).items() if value}
+    values, warnings = config_file.resolve(PROGRAM, words, env)
+    known = {name: value for name, value in values.items() if value}
     for name in FOLDERS:
         if not os.path.isabs(known.get(name, "/")):
             raise UsageError(f"{known[name]!r} is no absolute path of a folder")
     for name in known.get("mig_profiles", ()):
         parse_profile(name)
-    return Settings(**known), document.warnings
+    return Settings(**known), warnings

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nvct.agent.dra.devices import DRIVER, MIB, can_limit
+from nvct.agent.dra.devices import DRIVER, MIB
 from nvct.agent.dra.journal import Entry
 from nvct.agent.kubernetes import quantity
 from nvct.agent.kubernetes.cluster import Object
-from nvct.agent.mps.daemons import CLAIMS, Daemon, check, of_shares
+from nvct.agent.mps.daemons import CLAIMS, UNKNOWN, Daemon, check, has_limits, of_shares
 from nvct.errors import RequestError
 
 THREADS = "defaultActiveThreadPercentage"
@@ -73,7 +73,7 @@ def daemon(
     found: Sequence[Config],
     uid: str,
     used: Iterable[tuple[str, Entry]],
-    compute: Mapping[str, str] | None = None,
+    compute: Mapping[str, tuple[int, int]] | None = None,
     *,
     is_mixed: bool = False,
 ) -> Daemon | None:
@@ -81,7 +81,7 @@ def daemon(
 
     Args:
         used: its requests and their devices, without those of admin access.
-        compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
+        compute: the CUDA compute capability of GPUs by UUID.
         is_mixed: whether shares of one GPU's memory may have different sizes.
     """
     used = list(used)
@@ -158,14 +158,14 @@ def _of_share(entries: Collection[Entry], *, is_mixed: bool) -> Daemon:
     )
 
 
-def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
+def _check_limits(gpus: Iterable[str], compute: Mapping[str, tuple[int, int]]) -> None:
     """Refuse limits of a GPU that has none."""
     for uuid in sorted(gpus):
-        known = compute.get(uuid, "0.0")
-        if not can_limit(known):
+        major, minor = compute.get(uuid, UNKNOWN)
+        if not has_limits((major, minor)):
             raise RequestError(
                 f"{uuid} has no limits of MPS clients: its compute capability "
-                f"{known.removesuffix('.0')} is before Volta's",
+                f"{major}.{minor} is before Volta's",
                 hint="leave the limits out, or select cudaComputeCapability 7.0.0 or later",
             )
 
@@ -212,10 +212,10 @@ def _config(parameters: object) -> Config:
                 hint=f"sharing.strategy: {other}",
             )
     table = sharing.get(of_strategies[strategy])
+    table = {} if table is None else table
     if strategy == MPS:
-        return Config(kind, limits=limits_of({} if table is None else table))
-    sliced = _checked({} if table is None else table, ("interval",), "sharing.timeSlicingConfig")
-    interval = sliced.get("interval")
+        return Config(kind, limits=limits_of(table))
+    interval = _checked(table, ("interval",), "sharing.timeSlicingConfig").get("interval")
     interval = INTERVALS[0] if interval is None else interval
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")

@@ -93,22 +93,23 @@ def changes(found: Iterable[Object], contents: Sequence[Object], node: Object) -
         node: the Node, which owns the slices.
     """
     metadata = node["metadata"]
-    names = [slice_name(metadata["name"], index) for index in range(len(contents))]
+    specs = {
+        slice_name(metadata["name"], index): _spec(metadata["name"], content, len(contents))
+        for index, content in enumerate(contents)
+    }
     by_name = {one["metadata"]["name"]: one for one in found}
-    specs = [_spec(metadata["name"], content, len(contents)) for content in contents]
     newest = max((one["spec"]["pool"]["generation"] for one in by_name.values()), default=0)
-    pool = {one: by_name[one] for one in names if one in by_name}
-    is_kept = bool(pool) and all(
-        name in pool and _placement(pool[name]["spec"], newest) == _placement(spec, newest)
-        for name, spec in zip(names, specs, strict=True)
+    is_kept = bool(specs.keys() & by_name.keys()) and all(
+        name in by_name and _placement(by_name[name]["spec"], newest) == _placement(spec, newest)
+        for name, spec in specs.items()
     )
     generation = newest if is_kept else newest + 1
     wanted = []
-    for name, spec in zip(names, specs, strict=True):
+    for name, spec in specs.items():
         spec["pool"]["generation"] = generation
-        if name not in pool or _without_times(pool[name]["spec"]) != spec:
+        if name not in by_name or _without_times(by_name[name]["spec"]) != spec:
             wanted.append({"metadata": _metadata(name, metadata), "spec": spec})
-    return Changes(tuple(wanted), tuple(sorted(by_name.keys() - set(names))))
+    return Changes(tuple(wanted), tuple(sorted(by_name.keys() - specs.keys())))
 
 
 def others(found: Iterable[Object], node: str) -> list[str]:

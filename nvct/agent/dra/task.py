@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from nvct.agent.core import resources_mode
 from nvct.agent.core.config_file import is_excluded
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
-from nvct.agent.core.resources_mode import ResourcesMode
+from nvct.agent.core.resources_mode import CLASSIC, DRA, ResourcesMode
 from nvct.agent.core.task import MACHINE_S, PERIOD_S, SETTLE_S, Task
 from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.dra import claims, gather, settings
@@ -37,7 +36,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Cluster, Object
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.nvml.client import NvmlClient, ReleasedError
+from nvct.agent.nvml.client import ReleasedError
 from nvct.agent.web.exposition import Family, family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import procfs
@@ -92,16 +91,15 @@ class DraDriver(Task):
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
         self._daemons = ClaimDaemons(discovery.nvml, log)
         self._classic = Classic(settings.pod_resources)
+        self._mode = mode or ResourcesMode(DRA, is_alone=True)
+        self._mode.claims = self._journal.gpus
         self._preparer = Preparer(
-            settings, self._journal, self._specs, self._find, log,
-            instances=Instances(discovery.nvml, self._look_at_mig, log),
-            mps=self._daemons, classic=self._classic, mode=mode,
+            settings=settings, journal=self._journal, specs=self._specs, find=self._find,
+            agent_log=log, instances=Instances(discovery.nvml, self._look_at_mig, log),
+            mps=self._daemons, classic=self._classic, mode=self._mode,
         )  # fmt: skip
         self._endpoint = Endpoint(self, settings, discovery.host)
         self._load = load
-        self._mode = mode
-        if mode is not None:
-            mode.claims = self._journal.gpus
         self._all = Offer()
         self._made: object = None
         self._loaded = ""  # the driver whose files were written last
@@ -118,9 +116,12 @@ class DraDriver(Task):
             self._publisher.run(),
             self._reconcile(),
             self._daemons.watch(),
-            self._health.run(self._watched, lambda _: self._offer()),
+            self._health.run(
+                lambda: self._discovery.nvml if self._all.devices else None,
+                lambda _: self._offer(),
+            ),
         ]
-        if self._mode is not None:
+        if not self._mode.is_alone:
             node, look = self._settings.node, self.reload.set
             works.append(self._mode.follow(self._cluster, node, look, self._log))
         try:
@@ -133,8 +134,8 @@ class DraDriver(Task):
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
-        offered, unhealthy = self._offered, self._unhealthy()
-        others = publisher.problem.text, self._mode.problem if self._mode else ""
+        offered, unhealthy = self._offered, [one for one in self._marked if one.unhealthy]
+        others = publisher.problem.text, self._mode.problem
         return [
             {
                 "resource": DRIVER,
@@ -147,7 +148,7 @@ class DraDriver(Task):
                     for one in unhealthy
                     if self._health.is_passing(one.gpu, one.instance)
                 ],
-                "mode": self._mode.mode if self._mode else resources_mode.DRA,
+                "mode": self._mode.mode,
                 "of_device_plugins": len(self._all.devices) - len(offered.devices),
                 "api": publisher.version,
                 "slices_written": publisher.written,
@@ -160,17 +161,14 @@ class DraDriver(Task):
     def _state(self) -> str:
         if self._rejected:
             return "absent"
-        mode = self._mode.mode if self._mode else resources_mode.DRA
-        if not (mode and self._publisher.is_current and self._is_registered):
+        if not (self._mode.mode and self._publisher.is_current and self._is_registered):
             return "registering"
-        return "withdrawn" if mode == resources_mode.CLASSIC else "listed"
+        return "withdrawn" if self._mode.mode == CLASSIC else "listed"
 
     @property
     def _offered(self) -> Offer:
         """Return the devices that are offered, healthy or not."""
-        if self._mode is not None and self._mode.mode != resources_mode.DRA:
-            return Offer()
-        return self._classic.of(self._all)
+        return self._classic.of(self._all) if self._mode.mode == DRA else Offer()
 
     def metrics(self) -> Iterator[Family]:
         """Yield the driver's own metrics."""
@@ -199,8 +197,11 @@ class DraDriver(Task):
 
     def health(self) -> dict[tuple[str, str], str]:
         """Return why pods cannot have each device, for the kubelet, which shows it in pods."""
-        marked = self._all.with_health(self._health.problem, drops=False).devices
-        return {(self._settings.node, one.name): one.unhealthy for one in marked}
+        return {(self._settings.node, one.name): one.unhealthy for one in self._marked}
+
+    @property
+    def _marked(self) -> Sequence[Device]:
+        return self._all.with_health(self._health.problem, drops=False).devices
 
     def registered(self, problem: str) -> None:
         """Take the kubelet's answer to the registration."""
@@ -298,11 +299,8 @@ class DraDriver(Task):
     def _offer(self) -> None:
         if self._made is not None:
             drops, health = self._publisher.lacks_taints, self._health
-            offered = self._offered.with_health(
-                health.problem, health.application_xid, drops=drops
-            )
-            if self._publisher.lacks_marks:
-                offered = self._offered.with_health(health.problem, drops=drops)
+            marks = () if self._publisher.lacks_marks else (health.application_xid,)
+            offered = self._offered.with_health(health.problem, *marks, drops=drops)
             if self._settings.memory_shares and not self._publisher.lacks_shares:
                 offered = offered.with_shares(self._preparer.share_sizes)
             self._publisher.offer(offered)
@@ -315,18 +313,9 @@ class DraDriver(Task):
 
     def _tell_mode(self) -> None:
         """Tell the device plugin of this agent whether the API server has slices of this node."""
-        if self._mode is None:
-            return
         is_current = self._publisher.is_current
         self._mode.is_withdrawn = is_current and self._publisher.offers_nothing
         self._mode.is_listed = is_current and self._is_registered and not self._rejected
-
-    def _watched(self) -> NvmlClient | None:
-        return self._discovery.nvml if self._all.devices else None
-
-    def _unhealthy(self) -> list[Device]:
-        marked = self._all.with_health(self._health.problem, drops=False).devices
-        return [device for device in marked if device.unhealthy]
 
     async def _ask_classic(self) -> None:
         before = self._classic.taken

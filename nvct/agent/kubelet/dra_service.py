@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 from nvct import errors
+from nvct.agent.core.logs import sentence
 from nvct.agent.kubelet import kubelet_pb2 as api
 from nvct.agent.kubelet.service import Context, Handler, Server, bound, stream, unary
 from nvct.errors import NvctError
@@ -172,6 +173,6 @@ async def _each(
             return ref, await work(ref), ""
         except Exception as error:  # of one claim: the others have their answers
             known = error if isinstance(error, NvctError) else errors.unexpected(error)
-            return ref, None, f"{known.message}{f' ({known.hint})' if known.hint else ''}"
+            return ref, None, sentence(known)
 
     return list(await asyncio.gather(*map(one, claims)))

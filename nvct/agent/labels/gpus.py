@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nvct.agent.core.config_file import MPS, PREFIX, Sharing, name_of
+from nvct.agent.core.config_file import PREFIX, UNSHARED, Sharing, name_of
 from nvct.agent.labels.facts import ENDS, LIMIT, Facts, GpuFacts, Labels, joined, sanitized
 from nvct.agent.labels.settings import Settings
 from nvct.errors import HostError
@@ -58,7 +58,7 @@ def of_model(key: str, gpus: list[GpuFacts], settings: Settings) -> Labels:
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     gpu = (whole or gpus)[0]
     resource = name_of(gpu.model, settings.gpu_names) or GPU
-    labels = sharing_labels(key, resource, gpu.model, settings.sharing if whole else None)
+    labels = sharing_labels(key, resource, gpu.model, settings.sharing if whole else UNSHARED)
     if not whole:
         labels[f"{key}.replicas"] = "0"
     labels[f"{key}.count"] = str(len(gpus))
@@ -116,26 +116,24 @@ def _mode(gpus: Iterable[GpuFacts]) -> str:
 
 
 def sharing_labels(
-    key: str, resource: str, model: str, sharing: Sharing | None, *suffixes: str
+    key: str, resource: str, model: str, sharing: Sharing, *suffixes: str
 ) -> Labels:
     """Return the labels of a resource that sharing determines: product, replicas, strategy."""
-    rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
-    rule = rules[0] if rules else None
+    rule = next((rule for rule in sharing.replicas if rule.name == resource), None)
     if rule and not rule.rename:
         suffixes = (*suffixes, SHARED)
     return {
         f"{key}.product": joined(sanitized(model), *suffixes),
         f"{key}.replicas": str(rule.replicas if rule else 1),
-        f"{key}.sharing-strategy": sharing.strategy if rule and sharing else NONE,
+        f"{key}.sharing-strategy": sharing.strategy if rule else NONE,
     }
 
 
-def capability(facts: Facts, sharing: Sharing | None) -> Labels:
+def capability(facts: Facts, sharing: Sharing) -> Labels:
     """Return the label of sharing by MPS; HostError if it shares a GPU in MIG mode."""
-    uses_mps = sharing is not None and sharing.strategy == MPS
-    if uses_mps and any(gpu.mig_enabled for gpu in facts.gpus):
+    if sharing.uses_mps and any(gpu.mig_enabled for gpu in facts.gpus):
         raise HostError(
             "MPS sharing is not supported for mig devices",
             hint="share them by sharing.timeSlicing, or switch MIG mode off",
         )
-    return {f"{PREFIX}mps.capable": str(uses_mps).lower()}
+    return {f"{PREFIX}mps.capable": str(sharing.uses_mps).lower()}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.agent.core import config_file
-from nvct.agent.core.config_file import NamePattern, Sharing
+from nvct.agent.core.config_file import UNSHARED, NamePattern, Sharing
 from nvct.agent.core.settings import OfNode, Program, duration_s, option
 
 MIG_STRATEGIES = ("none", "single", "mixed")
@@ -101,7 +101,7 @@ class Settings(OfNode):
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
     excluded: tuple[str, ...] = ()
-    sharing: Sharing | None = None
+    sharing: Sharing = UNSHARED
 
     @property
     def output(self) -> tuple[object, ...]:
@@ -129,8 +129,7 @@ def resolve(
     Without a setting for it, the agent waits for a driver, looks every ten minutes whether its
     labels are still there, and labels its Node unless a setting names another output.
     """
-    document = config_file.resolve(PROGRAM, words, env)
-    known = document.settings_of(PROGRAM)
+    known, warnings = config_file.resolve(PROGRAM, words, env)
     if in_agent:
         known.setdefault("fail_on_init_error", False)
         known.setdefault("sleep_interval", IN_AGENT)
@@ -138,7 +137,7 @@ def resolve(
             known["label_node"] = True
     settings = Settings(**known)
     seconds(settings.sleep_interval)
-    return settings, document.warnings
+    return settings, warnings
 
 
 INFINITE = "infinite"

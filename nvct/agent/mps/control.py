@@ -121,10 +121,9 @@ class Control:
 
     def stop(self) -> None:
         """End the daemon, and let any number of processes use its GPUs."""
-        try:  # first: once this daemon is silent, another keeper may start one
+        # First: once this daemon is silent, another keeper may start one.
+        with contextlib.suppress(HostError):  # a GPU that is gone has none
             self._set_compute_mode(DEFAULT)
-        except HostError:  # a GPU that is gone has none
-            pass
         try:
             self._say("quit")
         except HostError:  # nothing waits for one that does not read commands

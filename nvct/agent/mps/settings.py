@@ -30,5 +30,5 @@ PROGRAM = Program(
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Return those settings of the device plugin that matter here, and warnings."""
-    document = config_file.resolve(PROGRAM, words, env)
-    return Settings(**document.settings_of(PROGRAM)), document.warnings
+    known, warnings = config_file.resolve(PROGRAM, words, env)
+    return Settings(**known), warnings

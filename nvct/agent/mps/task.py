@@ -76,7 +76,7 @@ class MpsDaemons(Task):
         try:
             inventory = await self._discovery.inventory()
             found, _ = resources(inventory, self._settings)
-            wanted = found.values() if self._settings.mps else ()
+            wanted = found.values() if self._settings.sharing.uses_mps else ()
             await self._watch.want(wanted, self._discovery.nvml)
         except NvctError as error:
             self.problem.tell(error)

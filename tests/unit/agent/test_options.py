@@ -25,7 +25,7 @@ PROGRAM = Program(name="p", title="P", version="1", summary="It is new.", settin
 
 
 def resolved(words: list[str], env: dict[str, str]) -> Settings:
-    return Settings(**config_file.resolve(PROGRAM, words, env).settings_of(PROGRAM))
+    return Settings(**config_file.resolve(PROGRAM, words, env)[0])
 
 
 def test_a_new_option_is_one_field(tmp_path: Path) -> None:

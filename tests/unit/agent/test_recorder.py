@@ -37,7 +37,7 @@ def records(folder: Path) -> list[tuple[str, str, str]]:
 
 async def test_a_claim_that_is_prepared_refused_and_unprepared(tmp_path: Path) -> None:
     node = Node(tmp_path)
-    node.preparer._log = log_to(tmp_path / "run")
+    node.preparer.agent_log = log_to(tmp_path / "run")
     claim = node.allocate("one", "gpu-0")
 
     await node.preparer.prepare(claim)

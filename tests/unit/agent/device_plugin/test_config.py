@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.core.config_file import NamePattern, Replicas
+from nvct.agent.core.config_file import NamePattern, Replicas, Sharing
 from nvct.agent.core.settings import Option
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.settings import Settings
@@ -141,9 +141,9 @@ def test_a_config_file_shares_and_names_resources(tmp_path: Path) -> None:
     settings, warnings = resolve(tmp_path, config=SHARED)
 
     assert warnings == ()
-    assert settings.one_each
+    assert settings.sharing.one_each
     assert not settings.fail_on_init_error
-    assert settings.replicas == (
+    assert settings.sharing.replicas == (
         Replicas(
             name="nvidia.com/gpu", replicas=4, rename="nvidia.com/gpu.shared", devices=("0", "1:0")
         ),
@@ -287,29 +287,37 @@ JSON = """
 {"version": "v1", "flags": {"failOnInitError": false, "deviceDiscoveryStrategy": "auto"},
  "resources": {"gpus": [{"pattern": "*", "name": "nvidia.com/gpu"}]}}
 """
-FOUR = (Replicas(name="nvidia.com/gpu", replicas=4),)
+FOUR = Replicas(name="nvidia.com/gpu", replicas=4)
+
+
+def sliced(*replicas: Replicas) -> Settings:
+    return Settings(sharing=Sharing(strategy="time-slicing", replicas=replicas))
+
+
+def by_mps(*replicas: Replicas) -> Settings:
+    return Settings(sharing=Sharing(strategy="mps", replicas=replicas), mps_root="/mps")
 
 
 @pytest.mark.parametrize(
     ("text", "expected", "unknown"),
     [
         (FLAGS, Settings(), []),
-        (FLAGS + SLICES, Settings(replicas=FOUR), []),
+        (FLAGS + SLICES, sliced(FOUR), []),
         (f"# a comment\n---\n{FLAGS}", Settings(), []),
         # The case of keys does not matter above the rules, and below them it does.
         ("flags: {migstrategy: single}", Settings(mig_strategy="single"), []),
-        (SLICES.replace("timeSlicing", "timeslicing"), Settings(replicas=FOUR), []),
-        (SLICES.replace("renameByDefault: false", "rename: true"), Settings(replicas=FOUR),
+        (SLICES.replace("timeSlicing", "timeslicing"), sliced(FOUR), []),
+        (SLICES.replace("renameByDefault: false", "rename: true"), sliced(FOUR),
          ["sharing.timeSlicing.rename"]),
         ("flags: {migStrategy: single, migstrategy: mixed}", Settings(mig_strategy="single"),
          ["flags.migstrategy"]),
         # Keys of sharing in a wrong place have no effect.
         ("flags: {renameByDefault: true, failRequestsGreaterThanOne: false}\n" + SLICES,
-         Settings(replicas=FOUR), ["flags.renameByDefault", "flags.failRequestsGreaterThanOne"]),
+         sliced(FOUR), ["flags.renameByDefault", "flags.failRequestsGreaterThanOne"]),
         # Memory in replicas is possible as long as the kubelet reads it.
-        (SLICES.replace("4 ", "16384 "), Settings(replicas=(replace(FOUR[0], replicas=16384),)), []),
+        (SLICES.replace("4 ", "16384 "), sliced(replace(FOUR, replicas=16384)), []),
         (f"version: v1\nsharing:\n  timeSlicing:\n    resources:{EACH}",
-         Settings(replicas=tuple(
+         sliced(*(
              Replicas(name="nvidia.com/gpu", replicas=8, rename=f"nvidia.com/gpu-{n}",
                       devices=(str(n),))
              for n in range(2)
@@ -319,11 +327,11 @@ FOUR = (Replicas(name="nvidia.com/gpu", replicas=4),)
                   gpu_names=(NamePattern(pattern="*", name="nvidia.com/gpu"),)), []),
         # A strategy that is not used may be malformed.
         *((SLICES.replace("timeSlicing", "mps") + f"  timeSlicing: {other}\n",
-           Settings(replicas=FOUR, mps=True, mps_root="/mps", one_each=False), [])
+           by_mps(FOUR), [])
           for other in ("[1]", "{resources: [abc]}")),
         # MPS of a fork with keys of its own.
         (SLICES.replace("timeSlicing", "mps") + "individualGPU: {enabled: true}\n",
-         Settings(replicas=FOUR, mps=True, mps_root="/mps"), ["individualGPU"]),
+         by_mps(FOUR), ["individualGPU"]),
         # A whole ConfigMap is no config file.
         ("apiVersion: v1\nkind: ConfigMap\ndata:\n  any: |-\n    version: v1\n", Settings(),
          ["apiVersion", "kind", "data"]),

@@ -90,7 +90,7 @@ async def stranger(kubelet: FakeKubelet) -> AsyncIterator[None]:
     other = Device(id="other", uuid="other", gpu="other", index="0")
     ours = content()
     theirs = replace(ours, resource=replace(ours.resource, devices={"other": other}))
-    endpoint = Endpoint(theirs, kubelet.folder, lambda: None, Counts())
+    endpoint = Endpoint(theirs, kubelet.folder, lambda: None, Counts(), Log())
     endpoint.paths = (f"{kubelet.folder}/stranger.sock",)
     await endpoint.start(None)
     await service.register(kubelet.socket, GPU, "stranger.sock")

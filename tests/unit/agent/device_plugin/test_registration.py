@@ -16,6 +16,7 @@ import pytest
 from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import CLASSIC, ResourcesMode
 from nvct.agent.device_plugin import registration, socket_owner
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
@@ -46,7 +47,13 @@ def content(count: int = 2, **settings: object) -> Content:
         resource=Resource(name=GPU, devices={device.id: device for device in devices}),
         settings=Settings(**settings),  # type: ignore[arg-type]
         node=Node(),
+        mode=ResourcesMode(CLASSIC, is_alone=True),
+        look=nothing_new,
     )
+
+
+async def nothing_new() -> None:
+    """The driver is the one that was looked at."""
 
 
 class Running:
@@ -60,9 +67,8 @@ class Running:
         recorder: Recorder | None = None,
     ) -> None:
         self.log = io.StringIO()
-        self.registration = Registration(
-            served or content(), kubelet, folder, Log(target=self.log, recorder=recorder)
-        )
+        log = Log(target=self.log, recorder=recorder)
+        self.registration = Registration(served or content(), kubelet, folder, log, Counts())
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
@@ -171,7 +177,9 @@ async def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(fo
 @pytest.mark.parametrize("turns", range(6))
 async def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, turns: int) -> None:
     async with started(FakeKubelet(folder)) as kubelet:
-        plugin = Registration(content(), kubelet.socket, folder, Log(target=io.StringIO()))
+        plugin = Registration(
+            content(), kubelet.socket, folder, Log(target=io.StringIO()), Counts()
+        )
         task = asyncio.create_task(plugin.run())
         await until(lambda: plugin.state == "listed")
         os.unlink(f"{folder}/nvidia-gpu.sock")
@@ -286,7 +294,7 @@ async def test_a_dead_socket_is_taken_over(folder: str) -> None:
 async def test_a_socket_that_appears_before_the_own_one_is_there_stays(folder: str) -> None:
     path = f"{folder}/nvidia-gpu.sock"
 
-    endpoint = Endpoint(content(), folder, lambda: None, Counts())
+    endpoint = Endpoint(content(), folder, lambda: None, Counts(), Log())
     with other_program(path):
         owned = identity(path)
         with pytest.raises(FileExistsError, match="another process has just made"):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from nvct.agent.core.config_file import NamePattern, Replicas
+from nvct.agent.core.config_file import NamePattern, Replicas, Sharing
 from nvct.agent.device_plugin import mig_changes
 from nvct.agent.device_plugin.resources import GPU, Device, Resource, resources
 from nvct.agent.device_plugin.settings import Settings
@@ -101,7 +101,7 @@ def test_all_or_some_devices_are_shared(
 ) -> None:
     rules = (Replicas(**{"name": GPU, "replicas": 2, **rule}),)
 
-    assert of(gpu(0), gpu(1), replicas=rules) == expected
+    assert of(gpu(0), gpu(1), sharing=Sharing(replicas=rules)) == expected
 
 
 BIG = Replicas(name=GPU, replicas=4, rename=f"{GPU}.big", devices=("1",))
@@ -120,7 +120,7 @@ BIG = Replicas(name=GPU, replicas=4, rename=f"{GPU}.big", devices=("1",))
 )  # fmt: skip
 def test_sharing_that_cannot_be_is_refused(rules: tuple[Replicas, ...], sentence: str) -> None:
     with pytest.raises(HostError, match=sentence):
-        of(*map(gpu, range(4)), replicas=rules)
+        of(*map(gpu, range(4)), sharing=Sharing(replicas=rules))
 
 
 def test_a_part_of_a_gpu_instance_is_left_out_with_a_warning() -> None:

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from nvct.agent.core import task as core_task
-from nvct.agent.core.config_file import Replicas
+from nvct.agent.core.config_file import Replicas, Sharing
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import registration, task
 from nvct.agent.device_plugin.resources import GPU, resources
@@ -145,11 +145,12 @@ class Plugin(RuleBasedStateMachine):
         self.runs = asyncio.ensure_future(self.plugin.run())
 
     def load(self) -> Settings:
+        rules = (Replicas(name=GPU, replicas=self.replicas),) if self.replicas else ()
         return Settings(
             kubelet_socket=f"{self.folder.name}/kubelet.sock",
             mig_strategy="mixed",
             fail_on_init_error=False,
-            replicas=(Replicas(name=GPU, replicas=self.replicas),) if self.replicas else (),
+            sharing=Sharing(replicas=rules),
         )
 
     def teardown(self) -> None:

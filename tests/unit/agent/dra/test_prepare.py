@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.dra import claims
 from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
 from nvct.agent.dra.classic import Classic
@@ -97,9 +98,10 @@ class Node:
         self.log = io.StringIO()
         log = Log(target=self.log)
         self.preparer = Preparer(
-            self.settings, self.journal, self.specs, self.find, log,
-            instances=Instances(machine.nvml, no_devices, log),
+            settings=self.settings, journal=self.journal, specs=self.specs, find=self.find,
+            agent_log=log, instances=Instances(machine.nvml, no_devices, log),
             mps=ClaimDaemons(machine.nvml, log), classic=Classic(str(self.folder / "kubelet.sock")),
+            mode=ResourcesMode(DRA, is_alone=True),
         )  # fmt: skip
         self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
 
@@ -354,7 +356,7 @@ def test_a_journal_of_the_version_before_is_read_and_written_so_that_that_one_re
 
 
 def test_containers_can_read_what_their_devices_are(node: Node) -> None:
-    node.preparer._settings = replace(node.settings, device_metadata=True)
+    node.preparer.settings = replace(node.settings, device_metadata=True)
     attributes: dict[str, Value] = {
         "uuid": "GPU-1",
         "numaNode": 1,

@@ -28,7 +28,7 @@ class Shares(Node):
 
     def restart(self, *, is_boot: bool = False, **settings: Any) -> None:
         super().restart(is_boot=is_boot)
-        self.preparer._settings = replace(self.settings, **settings)
+        self.preparer.settings = replace(self.settings, **settings)
         self.daemons = with_mps(self)
         self.daemons.may.set()
 

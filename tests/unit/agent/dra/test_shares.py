@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from nvct.agent.dra import slices
-from nvct.agent.dra.devices import MIB, Device, Offer, Version
+from nvct.agent.dra.devices import MIB, Device, Offer
 from nvct.agent.kubernetes.cluster import Object
 from nvct.agent.mps.daemons import of_shares
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -160,21 +160,21 @@ async def test_after_a_restart_shares_are_as_they_were_also_with_other_settings(
         assert lab.journal() == []
 
 
-def shared_device(compute: str) -> Device:
+def shared_device(compute: tuple[int, int] = (9, 0)) -> Device:
     return Device(
-        name="gpu-0", uuid="GPU-0", gpu="GPU-0", capacity={"memory": 81559 * MIB},
-        attributes={"cudaComputeCapability": Version(compute)},
+        name="gpu-0", uuid="GPU-0", gpu="GPU-0", capacity={"memory": 81559 * MIB}, attributes={},
+        compute=compute,
     )  # fmt: skip
 
 
 def test_a_shared_device_has_the_form_of_the_api() -> None:
-    def shown(compute: str, sizes: dict[str, int]) -> Object:
+    def shown(compute: tuple[int, int], sizes: dict[str, int]) -> Object:
         offer = Offer(devices=(shared_device(compute),)).with_shares(sizes)
         (content,) = slices.contents(offer, "v1")
         (device,) = content["devices"]
         return cast("Object", device)
 
-    device = shown("9.0.0", {})
+    device = shown((9, 0), {})
     assert device["allowMultipleAllocations"] is True
     assert device["capacity"]["memory"] == {
         "value": "81559Mi",
@@ -184,21 +184,22 @@ def test_a_shared_device_has_the_form_of_the_api() -> None:
         "value": "100",
         "requestPolicy": {"default": "0", "validRange": {"min": "0", "step": "1"}},
     }
-    narrow = shown("9.0.0", {"GPU-0": 20000})["capacity"]["memory"]["requestPolicy"]
+    narrow = shown((9, 0), {"GPU-0": 20000})["capacity"]["memory"]["requestPolicy"]
     assert narrow == {"default": "81559Mi", "validValues": ["20000Mi", "81559Mi"]}
-    # Before Volta, MPS has no limits.
-    assert "allowMultipleAllocations" not in shown("6.1.0", {})
-    assert shown("6.1.0", {})["capacity"] == {"memory": {"value": "81559Mi"}}
+    # Before Volta, MPS has no limits; nobody knows of a GPU that does not tell what it is.
+    for compute in ((6, 1), (0, 0)):
+        assert "allowMultipleAllocations" not in shown(compute, {})
+        assert shown(compute, {})["capacity"] == {"memory": {"value": "81559Mi"}}
 
 
 async def test_an_api_server_without_shares_gets_devices_for_one_claim_each() -> None:
     api = FakeApi()
     api.drops = {"allowMultipleAllocations"}
     async with publishing(api) as publisher:
-        publisher.offer(Offer(devices=(shared_device("9.0.0"),)).with_shares({}))
+        publisher.offer(Offer(devices=(shared_device(),)).with_shares({}))
         await until(lambda: publisher.lacks_shares)
         assert "knows no devices that several claims have" in publisher.problem.text
-        publisher.offer(Offer(devices=(shared_device("9.0.0"),)))
+        publisher.offer(Offer(devices=(shared_device(),)))
         await until(lambda: publisher.is_current)
 
 

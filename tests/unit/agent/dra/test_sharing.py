@@ -70,7 +70,7 @@ def test_another_interval_is_a_time_slice_of_whole_gpus(interval: str, number: i
     (found,) = sharing.configs(claim(asked), ["gpu"])
 
     # Also before Volta, where MPS has no limits.
-    made = sharing.daemon([found], "uid-1", [("gpu", entry(UUIDS[0]))], {UUIDS[0]: "6.1.0"})
+    made = sharing.daemon([found], "uid-1", [("gpu", entry(UUIDS[0]))], {UUIDS[0]: (6, 1)})
     assert made == Daemon(
         resource="gpu.nvidia.com/uid-1", uuids=(UUIDS[0],), limits={}, time_slice=number
     )
@@ -228,7 +228,7 @@ def test_limits_need_a_gpu_since_volta() -> None:
     def asked(uuid: str, **limits: object) -> Daemon | None:
         parameters = config(strategy="MPS", mpsConfig=limits)
         found = sharing.configs(claim(parameters), {"gpu"})
-        return sharing.daemon(found, "uid-1", [("gpu", entry(uuid))], {old: "6.1.0", new: "7.0.0"})
+        return sharing.daemon(found, "uid-1", [("gpu", entry(uuid))], {old: (6, 1), new: (7, 0)})
 
     for limits in ({"defaultActiveThreadPercentage": 50},
                    {"defaultPinnedDeviceMemoryLimit": "1Gi"},

@@ -17,7 +17,7 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import CLASSIC, DRA, LABEL, ResourcesMode
 from nvct.agent.dra import claims, slices, task
-from nvct.agent.dra.classic import without
+from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import Settings
@@ -405,6 +405,10 @@ def test_a_mig_device_of_a_device_plugin_takes_its_gpu() -> None:
     pairs = (("MIG-0", "GPU-0"), ("MIG-1", "GPU-0"), ("GPU-1", "GPU-1"))
     known = Offer(devices=tuple(device(*pair) for pair in pairs))
 
+    classic = Classic("")
+    assert classic.of(known) == Offer(), "before the kubelet has answered"
     for taken in ("MIG-0", "GPU-0"):
-        assert [one.uuid for one in without(known, frozenset({taken})).devices] == ["GPU-1"]
-    assert without(known, frozenset()) == known
+        classic.taken = frozenset({taken})
+        assert [one.uuid for one in classic.of(known).devices] == ["GPU-1"]
+    classic.taken = frozenset()
+    assert classic.of(known) == known

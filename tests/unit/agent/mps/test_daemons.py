@@ -13,6 +13,7 @@ import pytest
 from google.protobuf import json_format
 
 from nvct import typed
+from nvct.agent.core.config_file import Sharing
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, mps_watch
 from nvct.agent.device_plugin import settings as options
@@ -147,7 +148,8 @@ DEVICES = [
     Device(id=PLAIN, uuid=PLAIN, index="1", gpu=PLAIN),
 ]
 SHARED = Resource(name=NAME, devices={device.id: device for device in DEVICES})
-SETTINGS = Settings(mps=True, mps_root="/run/nvidia/mps", one_each=True)
+SHARING = Sharing(strategy="mps", one_each=True)
+SETTINGS = Settings(sharing=SHARING, mps_root="/run/nvidia/mps")
 
 
 def answered(*ids: str, settings: Settings = SETTINGS) -> dict[str, object]:
