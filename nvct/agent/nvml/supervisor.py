@@ -22,7 +22,7 @@ import os
 import signal
 from dataclasses import dataclass
 from functools import partial
-from typing import cast, get_args
+from typing import cast
 
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
@@ -180,7 +180,7 @@ class Supervisor:
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None
-        if isinstance(call, get_args(host_verbs.Call)):
+        if isinstance(call, host_verbs.Call):
             report = partial(self._report, given.limit_s)
             return _allowed(self._host, verb).answer(call, report)
         if verb == CLOSE and self._session is None:
@@ -195,7 +195,7 @@ class Supervisor:
         if isinstance(call, mig_verbs.Reset):
             mig_verbs.reset(session, self._roots(verb), call)
             return None
-        value = session.call(verb, typed.dump(call))
+        value = cast("Json", session.ask(verb, object, typed.dump(call)))
         if verb == "samples" and self._host is not None:
             self._host.pids = _pids(value)
         return value
@@ -204,8 +204,7 @@ class Supervisor:
         """Return what NVML reports; a GPU that hangs is in it as it was before."""
         session = self._with_library(self._library("report", ""))
         session.limit_s = limit_s
-        report = typed.load(NvmlReport, session.call("report"), "report")
-        return self._gpus.in_report(report)
+        return self._gpus.in_report(session.ask("report", NvmlReport))
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots for such an agent, else refuse the verb."""

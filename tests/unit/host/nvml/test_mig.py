@@ -4,13 +4,21 @@
 from __future__ import annotations
 
 import os
-from types import NoneType
 
 import pytest
 
 from nvct import typed
 from nvct.errors import ContainerNotPossibleError, NvmlError
-from nvct.host.nvml.mig_model import ComputeInstance, MigState, Placement
+from nvct.host.nvml.mig_model import (
+    ComputeInstance,
+    Create,
+    CreateCompute,
+    Destroy,
+    DestroyCompute,
+    MigState,
+    Placement,
+    SetMode,
+)
 from nvct.host.nvml.session import NvmlSession
 from nvct_sim import tree
 from tests.support.memory import in_memory
@@ -59,18 +67,18 @@ def test_the_state_of_every_gpu_is_read(session: NvmlSession) -> None:
 
 def test_instances_are_created_and_destroyed(session: NvmlSession) -> None:
     gpu = session.mig().gpus[2]
-    gi = session.change_mig("mig_create", int, uuid=gpu.uuid, kind=2, start=4, size=4)
-    ci = session.change_mig("mig_create_compute", int, uuid=gpu.uuid, gi=gi, kind=1, engine=0)
+    gi = session.change_mig(Create(uuid=gpu.uuid, kind=2, start=4, size=4))
+    ci = session.change_mig(CreateCompute(uuid=gpu.uuid, gi=gi, kind=1, engine=0))
 
     (instance,) = session.mig().gpus[2].instances
     assert instance.placement == Placement(4, 4)
     assert instance.compute == (ComputeInstance(id=ci, kind=1, engine=0, start=0, size=2),)
 
     with pytest.raises(NvmlError, match=r"nvmlGpuInstanceDestroy of .* failed: in use"):
-        session.change_mig("mig_destroy", NoneType, uuid=gpu.uuid, gi=gi)
-    session.change_mig("mig_destroy_compute", NoneType, uuid=gpu.uuid, gi=gi, ci=ci)
-    session.change_mig("mig_destroy", NoneType, uuid=gpu.uuid, gi=gi)
-    assert session.change_mig("mig_set_mode", bool, uuid=gpu.uuid, enabled=False)
+        session.change_mig(Destroy(uuid=gpu.uuid, gi=gi))
+    session.change_mig(DestroyCompute(uuid=gpu.uuid, gi=gi, ci=ci))
+    session.change_mig(Destroy(uuid=gpu.uuid, gi=gi))
+    assert session.change_mig(SetMode(uuid=gpu.uuid, enabled=False))
     assert not session.mig().gpus[2].enabled
 
 
@@ -78,7 +86,7 @@ def test_a_place_that_is_taken_is_refused_by_name(session: NvmlSession) -> None:
     gpu = session.mig().gpus[1]
 
     with pytest.raises(NvmlError, match=r"nvmlDeviceCreateGpuInstanceWithPlacement of .* failed"):
-        session.change_mig("mig_create", int, uuid=gpu.uuid, kind=4, start=0, size=8)
+        session.change_mig(Create(uuid=gpu.uuid, kind=4, start=0, size=8))
 
 
 def test_a_state_survives_the_protocol(session: NvmlSession) -> None:
