@@ -126,10 +126,7 @@ def renew(machine: Machine, uuid: str, gi: int) -> bool:
         others = tuple(part_of(instance) for instance in gpu.instances if instance.id != gi)
         without = Plan(layouts={uuid: Layout(enabled=gpu.enabled, parts=others)})
         whole = Plan(layouts={uuid: layout_of(gpu)})
-        _refuse_if_held(machine, [gpu], without, harmless=AGENT)
-        with machine.pause(staying([gpu], without)):
-            _refuse_if_held(machine, [gpu], without)
-            _change(machine, state, [gpu], without, whole)
+        _change(machine, state, [gpu], without, whole)
         return True
 
 
@@ -162,28 +159,32 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
     if any(plan.layouts[gpu.uuid].parts or gpu.instances for gpu in changed):
         machine.hook("pre-apply-config")
     after = Plan(layouts={gpu.uuid: plan.layouts[gpu.uuid] for gpu in changed})
-    _refuse_if_held(machine, changed, after, harmless=AGENT)
-    with machine.pause(staying(changed, after)):
-        _refuse_if_held(machine, changed, after)  # a container may have started just now
-        _change(machine, state, changed, after)
+    _change(machine, state, changed, after)
     return True
 
 
 def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans: Plan) -> None:
-    """Carry out plans, one after another, or restore the former layout."""
-    before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
-    machine.journal.open(before, plans[-1])
-    try:
-        for plan in plans:
-            _carry_out(machine, state, plan, changes.steps)
-            state = _verify(machine, plan)
-    except BaseException as error:
-        state = _go_back(machine, before)
+    """Carry out plans, one after another, or restore the former layout.
+
+    HeldError if a process has a device open that the first plan changes; nothing was changed.
+    """
+    first = plans[0]
+    _refuse_if_held(machine, changed, first, harmless=AGENT)
+    with machine.pause(staying(changed, first)):
+        _refuse_if_held(machine, changed, first)  # a container may have started just now
+        before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
+        machine.journal.open(before, plans[-1])
+        try:
+            for plan in plans:
+                _carry_out(machine, state, plan, changes.steps)
+                state = _verify(machine, plan)
+        except BaseException as error:
+            state = _go_back(machine, before)
+            machine.journal.close()
+            if isinstance(error, NvctError):
+                raise _failed(machine, changed, state, error) from error
+            raise
         machine.journal.close()
-        if isinstance(error, NvctError):
-            raise _failed(machine, changed, state, error) from error
-        raise
-    machine.journal.close()
 
 
 def _carry_out(

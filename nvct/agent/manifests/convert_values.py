@@ -5,7 +5,6 @@ chart_values.yaml says what each value becomes. The chart reads the same tables,
 old file, too; this writes a file with nvct's own names.
 """
 
-import copy
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ def convert(values: object, file: str) -> tuple[dict[str, Any], list[str]]:
     charts = [name for name in values if name in tables["charts"]]
     if charts:
         return _convert_dependency(values, charts, file)
-    result = dict(copy.deepcopy(values))
+    result = _copy(values)
     for path, reason in tables["refused"].items():
         if _get(result, path):
             problem, _, remedy = reason.partition("; ")
@@ -63,6 +62,12 @@ def _convert_dependency(
     return {**others, "nvct": converted}, [
         f"{chart} becomes nvct", *(f"{chart}.{sentence}" for sentence in sentences)
     ]  # fmt: skip
+
+
+def _copy(value: Any) -> Any:  # noqa: ANN401 - a value of YAML
+    return (
+        {key: _copy(each) for key, each in value.items()} if isinstance(value, Mapping) else value
+    )
 
 
 def _get(values: Any, path: str) -> Any:  # noqa: ANN401 - a value of YAML

@@ -77,7 +77,7 @@ def start() -> WorkerProcess:
 def serve(connection: socket) -> None:
     """Answer requests until the connection is closed; MalformedMessageError for what is none."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
-    supervisor = Supervisor(ask_engine=engine_asker(os.environ))
+    supervisor = Supervisor(ask_engine=partial(ask_engine, os.environ))
     try:
         while True:
             messages.send(connection, supervisor.answer(messages.receive(connection)))
@@ -87,15 +87,11 @@ def serve(connection: socket) -> None:
         supervisor.end()
 
 
-def engine_asker(env: Mapping[str, str]) -> Callable[[], Json]:
-    """Return the function that asks the container engine of an environment's host."""
+def ask_engine(env: Mapping[str, str]) -> Json:
+    """Return what the container engine of an environment's host says."""
+    from nvct.agent.nvml import engine_question  # few nodes ask
 
-    def ask() -> Json:
-        from nvct.agent.nvml import engine_question  # few nodes ask
-
-        return engine_question.ask(engine_question.roots(env))
-
-    return ask
+    return engine_question.ask(engine_question.roots(env))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

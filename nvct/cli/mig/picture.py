@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -59,12 +59,6 @@ def memory_slices(gpu: MigGpu) -> int:
     """Return the number of memory slices, by the placements of the profiles."""
     ends = (place.start + place.size for profile in gpu.profiles for place in profile.placements)
     return max(ends, default=0)
-
-
-def configs_rows(rows: Iterable[Mapping[str, object]]) -> list[tuple[str, ...]]:
-    """Return a table of named configurations, with its header."""
-    table = [(str(row["name"]), str(row["layer"]), "yes" if row["fits"] else "no") for row in rows]
-    return [("CONFIGURATION", "FROM", "FITS"), *table]
 
 
 def profiles_rows(gpus: Iterable[MigGpu]) -> list[tuple[str, ...]]:
