@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import click
 
-from nvct import typed
 from nvct.agent.core import instance
 from nvct.agent.heal.machine import TASK, Rules, plan, reset_together
 from nvct.agent.health.machine import Health
@@ -49,9 +48,9 @@ def plan_(given: object, *, gpu: str, action: Action) -> None:
     click.echo(f"GPU {found.index}, {found.uuid}; remediation: {task.get('remediation', 'none')}")
     if not task:
         return
-    attributes = typed.load(dict[str, GpuAttributes], session.call("attributes"))
+    attributes = session.ask("attributes", dict[str, GpuAttributes])
     compute = attributes[found.uuid].compute if found.uuid in attributes else (0, 0)
-    links = typed.load(NvmlTopology, session.call("topology")).links
+    links = session.ask("topology", NvmlTopology).links
     gpus, refusal = reset_together(found, compute, links, groups=bool(task.get("group")))
     rules = Rules(level=task["remediation"], evict_s=float(task["evict_s"]))
     failed = Health(state="unhealthy", action=action, reason="its error")

@@ -29,7 +29,7 @@ from nvct.host import feature_modes, procfs
 from nvct.host.driver import libraries
 from nvct.host.gpu import nodes
 from nvct.host.gpu.nodes import mig_minors
-from nvct.host.model import DeviceNode, Inventory
+from nvct.host.model import DeviceNode, Findings, Inventory
 from nvct.host.nvml.model import GpuProperties
 from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
@@ -155,7 +155,7 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
 
     As libnvidia-container's options --mig-config and --mig-monitor.
     """
-    stat_node = live_host.stat_node(settings)
+    search = nodes.NodeSearch(roots, live_host.stat_node(settings), Findings())
     devices: list[dict[str, object]] = []
 
     def add(names: Sequence[str], nodes_of_device: Sequence[DeviceNode]) -> None:
@@ -167,7 +167,7 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
         devices.extend({"name": name, "containerEdits": edits} for name in names)
 
     for name in MIG_CAPABILITIES:
-        node = _capability_node(roots, stat_node, name)
+        node = _capability_node(search, name)
         if node is not None:
             add([name], [node])
         else:
@@ -189,12 +189,12 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
     return cast("Spec", spec)
 
 
-def _capability_node(roots: Roots, stat_node: nodes.StatNode, name: str) -> DeviceNode | None:
-    minor = mig_minors(roots).get(name)
+def _capability_node(search: nodes.NodeSearch, name: str) -> DeviceNode | None:
+    minor = mig_minors(search.roots).get(name)
     if minor is None:
         return None
     name_in_dev = f"nvidia-caps/nvidia-cap{minor}"
-    return nodes.make_node(roots, stat_node, name_in_dev, f"MIG capability {name}")
+    return nodes.make_node(search, name_in_dev, f"MIG capability {name}")
 
 
 @live_host.hints_name_keys()

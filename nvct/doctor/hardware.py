@@ -90,7 +90,7 @@ def persistence(node: Node) -> Part:
     path = f"{node.roots.run}/{PERSISTENCED_SOCKET}"
     if os.path.exists(path):
         return Part.of("nvidia-persistenced keeps the GPUs initialized")
-    gpus = node.readiness.gpus if node.readiness else ()
+    gpus = node.readiness
     off = [gpu for gpu in gpus if gpu.persistence is False]
     if gpus and all(gpu.persistence for gpu in gpus):
         return Part.of("persistence mode keeps the GPUs initialized")
@@ -241,7 +241,7 @@ SHOWN = 4
 def fabric(node: Node, run: Run = command.run, folders: Sequence[str] = FOLDERS) -> Part:
     """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
     switches = procfs.list_directory(f"{node.roots.proc}/driver/nvidia-nvswitch/devices")
-    gpus = node.readiness.gpus if node.readiness else ()
+    gpus = node.readiness
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
         return Part.absent("no NVSwitch that this host has to manage")

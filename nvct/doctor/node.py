@@ -25,7 +25,7 @@ from nvct.host.model import Inventory
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.sample_model import GpuReadiness
 from nvct.host.nvml.session import NvmlSession, is_hang, shared_session
 from nvct.host.roots import Roots
 from nvct.kernel.kmsg import FILE, Kmsg, Message
@@ -121,9 +121,9 @@ class Node:
         return self.nvml if isinstance(self.nvml, MigState) else None
 
     @cached_property
-    def readiness(self) -> NvmlReadiness | None:
-        """What NVML reports of persistence mode and NVLink fabric; None if it does not answer."""
-        return self.ask("readiness", NvmlReadiness)
+    def readiness(self) -> tuple[GpuReadiness, ...]:
+        """What NVML reports of persistence mode and NVLink fabric; () if it does not answer."""
+        return self.ask("readiness", tuple[GpuReadiness, ...]) or ()
 
     def ask(self, verb: str, kind: type[T]) -> T | None:
         """Return NVML's answer; None if it does not answer, as the check of NVML says."""

@@ -138,7 +138,8 @@ def _from_view(
     files = [file for file in manifest.held_files if file.host_path not in damaged]
     files += programs.find_sockets(roots, findings)
     nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
-    found_gpus, report = gpus.find_gpus(gpus.GpuSearch(roots, options.stat_node, findings), nvml)
+    search = nodes.NodeSearch(roots, options.stat_node, findings)
+    found_gpus, report = gpus.find_gpus(search, nvml)
     findings.warn(
         f"another driver is on the disk, and {manifest.version} is loaded: "
         f"containers get its view {manifest.path} until the next boot"
@@ -149,7 +150,7 @@ def _from_view(
         or manifest.cuda_version
         or driver_names.cuda_version_of(manifest.version),
         gpus=found_gpus,
-        control_nodes=nodes.control_nodes(roots, options.stat_node, findings),
+        control_nodes=nodes.control_nodes(search),
         files=tuple(sorted(files, key=lambda file: file.container_path)),
         warnings=tuple(findings.warnings),
         notes=tuple(findings.notes),

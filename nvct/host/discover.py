@@ -45,9 +45,9 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     coherent = discovery_options.COHERENT in options.flags
     unknown = [] if cuda_version_of(version) else [CUDA_VERSION]
     gpu_findings = Findings()
-    search = gpus.GpuSearch(roots, options.stat_node, gpu_findings)
+    search = nodes.NodeSearch(roots, options.stat_node, gpu_findings)
     found_gpus, report = gpus.find_gpus(search, nvml, coherent=coherent, unknown=unknown)
-    control_nodes = nodes.control_nodes(roots, options.stat_node, gpu_findings)
+    control_nodes = nodes.control_nodes(search)
     # Without the module, all of these warnings have one cause, which find_files has reported.
     is_loaded = bool(procfs.driver_version(roots) or found_gpus or report)
     findings.add(gpu_findings if is_loaded else Findings(left_out=gpu_findings.left_out))

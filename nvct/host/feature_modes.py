@@ -23,7 +23,7 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
 from nvct.host.gpu import nodes
-from nvct.host.gpu.nodes import StatNode
+from nvct.host.gpu.nodes import NodeSearch
 from nvct.host.model import (
     DeviceNode,
     DriverFile,
@@ -97,12 +97,12 @@ FEATURE_MODES: dict[Mode, FeatureMode] = {
 def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return a mode's nodes, as one device "all"; HostError if there is no node."""
     feature, findings = FEATURE_MODES[mode], Findings()
-    stat_node = options.stat_node
+    search = NodeSearch(roots, options.stat_node, findings)
     folder = f"{feature.folder}/" if feature.folder else ""
     mode_nodes: list[DeviceNode] = []
     for name in procfs.list_directory(join(roots.dev, feature.folder)):
         if re.fullmatch(feature.names, name):
-            mode_nodes += _node(roots, stat_node, folder + name, feature.reason, findings)
+            mode_nodes += _node(search, folder + name, feature.reason)
     if not mode_nodes:
         raise _nothing(mode, feature, roots)
     paths = {node.path for node in mode_nodes}
@@ -116,13 +116,11 @@ def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> 
     return findings.onto(Inventory(driver_version="", mode=mode, devices=(device,)))
 
 
-def _node(
-    roots: Roots, stat_node: StatNode, name: str, reason: str, findings: Findings
-) -> list[DeviceNode]:
+def _node(search: NodeSearch, name: str, reason: str) -> list[DeviceNode]:
     """Return a node; none if the file in /dev is left out."""
-    node = nodes.make_node(roots, stat_node, name, reason)
+    node = nodes.make_node(search, name, reason)
     if node is None:
-        findings.leave_out(f"{roots.dev}/{name}", "it is no character device")
+        search.findings.leave_out(f"{search.roots.dev}/{name}", "it is no character device")
     return [node] if node else []
 
 
@@ -167,7 +165,7 @@ CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
 def discover_imex(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a machine's IMEX channels; HostError if there is no channel."""
     findings = Findings()
-    by_number = channels(roots, options.stat_node, findings)
+    by_number = channels(NodeSearch(roots, options.stat_node, findings))
     if not by_number:
         if FOLDER not in procfs.majors(roots):
             raise HostError(
@@ -182,15 +180,13 @@ def discover_imex(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Invento
     return findings.onto(Inventory(driver_version="", mode="imex", devices=devices))
 
 
-def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
+def channels(search: NodeSearch) -> dict[int, DeviceNode]:
     """Return the nodes of the channels by channel number."""
-    names = procfs.list_directory(f"{roots.dev}/{FOLDER}")
+    names = procfs.list_directory(f"{search.roots.dev}/{FOLDER}")
     return {
         int(match[1]): node
         for match in filter(None, map(CHANNEL.fullmatch, names))
-        for node in _node(
-            roots, stat_node, f"{FOLDER}/{match[0]}", f"IMEX channel {match[1]}", findings
-        )
+        for node in _node(search, f"{FOLDER}/{match[0]}", f"IMEX channel {match[1]}")
     }
 
 
@@ -218,7 +214,7 @@ def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> I
     machine = options.machine or posix.uname().machine
     version, files = find_files(roots, options, machine, findings, graphical=False)
     files = [file for file in files if not _is_for_desktops(file, findings)]
-    driver_nodes = _nodes(roots, options.stat_node, findings)
+    driver_nodes = _nodes(NodeSearch(roots, options.stat_node, findings))
     if not driver_nodes:
         raise HostError(
             f"the driver has no node in {roots.dev}",
@@ -243,18 +239,18 @@ def _is_for_desktops(file: DriverFile, findings: Findings) -> bool:
     return False
 
 
-def _nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> list[DeviceNode]:
-    driver_nodes = []
-    for name in procfs.list_directory(roots.dev):
+def _nodes(search: NodeSearch) -> list[DeviceNode]:
+    driver_nodes, dev = [], search.roots.dev
+    for name in procfs.list_directory(dev):
         if not name.startswith("nvidia"):
             continue
-        node = nodes.make_node(roots, stat_node, name, "the driver's node")
+        node = nodes.make_node(search, name, "the driver's node")
         blocked = [reason for prefix, reason in OTHERS.items() if name.startswith(prefix)]
         if node and blocked:
-            findings.leave_out(f"{roots.dev}/{name}", blocked[0])
+            search.findings.leave_out(f"{dev}/{name}", blocked[0])
         elif node:
             driver_nodes.append(node)
-    for name in filter(CAP.fullmatch, procfs.list_directory(f"{roots.dev}/{CAPS}")):
-        node = nodes.make_node(roots, stat_node, f"{CAPS}/{name}", "a capability of the driver")
+    for name in filter(CAP.fullmatch, procfs.list_directory(f"{dev}/{CAPS}")):
+        node = nodes.make_node(search, f"{CAPS}/{name}", "a capability of the driver")
         driver_nodes += [node] if node else []
-    return driver_nodes + list(channels(roots, stat_node, findings).values())
+    return driver_nodes + list(channels(search).values())

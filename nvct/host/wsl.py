@@ -65,7 +65,8 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     folder of NVIDIA's driver.
     """
     findings = Findings()
-    node = nodes.make_node(roots, options.stat_node, "dxg", "Windows's GPUs are used through it")
+    dev = nodes.NodeSearch(roots, options.stat_node, findings)
+    node = nodes.make_node(dev, "dxg", "Windows's GPUs are used through it")
     if node is None:
         raise HostError(
             f"WSL shows no GPU: no {roots.dev}/dxg",

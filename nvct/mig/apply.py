@@ -14,21 +14,19 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import NoneType
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 from nvct.errors import HostError, NvctError
-from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.nvml import mig_model
+from nvct.host.nvml.mig_model import CreateCompute, DestroyCompute, MigChange, MigGpu, MigState
 from nvct.host.roots import Roots
 from nvct.mig import plan as changes
 from nvct.mig.holders import Holder, holders, own_processes
 from nvct.mig.journal import Journal
-from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, layout_of, part_of
+from nvct.mig.layout import COMPUTE_SLICES, Layout, layout_of, part_of
 from nvct.mig.pause import Paused
 from nvct.mig.plan import Plan
-from nvct.oci import jsontext
 
-T = TypeVar("T")
 Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
 
 
@@ -54,9 +52,8 @@ class Session(Protocol):
         """Return modes, profiles and instances of all GPUs."""
         ...
 
-    def change_mig(self, verb: str, answer: type[T], **arguments: jsontext.Json) -> T:
-        """Make one change to MIG, and return its answer, of a type."""
-        ...
+    def change_mig(self, change: MigChange) -> Any:  # noqa: ANN401 - of the type in CHANGES
+        """Make one change to MIG, and return its answer."""
 
     def close(self) -> None:
         """End NVML's handles; the next call makes others."""
@@ -129,10 +126,7 @@ def renew(machine: Machine, uuid: str, gi: int) -> bool:
         others = tuple(part_of(instance) for instance in gpu.instances if instance.id != gi)
         without = Plan(layouts={uuid: Layout(enabled=gpu.enabled, parts=others)})
         whole = Plan(layouts={uuid: layout_of(gpu)})
-        _refuse_if_held(machine, [gpu], without, harmless=AGENT)
-        with machine.pause(staying([gpu], without)):
-            _refuse_if_held(machine, [gpu], without)
-            _change(machine, state, [gpu], without, whole)
+        _change(machine, state, [gpu], without, whole)
         return True
 
 
@@ -165,28 +159,32 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
     if any(plan.layouts[gpu.uuid].parts or gpu.instances for gpu in changed):
         machine.hook("pre-apply-config")
     after = Plan(layouts={gpu.uuid: plan.layouts[gpu.uuid] for gpu in changed})
-    _refuse_if_held(machine, changed, after, harmless=AGENT)
-    with machine.pause(staying(changed, after)):
-        _refuse_if_held(machine, changed, after)  # a container may have started just now
-        _change(machine, state, changed, after)
+    _change(machine, state, changed, after)
     return True
 
 
 def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans: Plan) -> None:
-    """Carry out plans, one after another, or restore the former layout."""
-    before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
-    machine.journal.open(before, plans[-1])
-    try:
-        for plan in plans:
-            _carry_out(machine, state, plan, changes.steps)
-            state = _verify(machine, plan)
-    except BaseException as error:
-        state = _go_back(machine, before)
+    """Carry out plans, one after another, or restore the former layout.
+
+    HeldError if a process has a device open that the first plan changes; nothing was changed.
+    """
+    first = plans[0]
+    _refuse_if_held(machine, changed, first, harmless=AGENT)
+    with machine.pause(staying(changed, first)):
+        _refuse_if_held(machine, changed, first)  # a container may have started just now
+        before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
+        machine.journal.open(before, plans[-1])
+        try:
+            for plan in plans:
+                _carry_out(machine, state, plan, changes.steps)
+                state = _verify(machine, plan)
+        except BaseException as error:
+            state = _go_back(machine, before)
+            machine.journal.close()
+            if isinstance(error, NvctError):
+                raise _failed(machine, changed, state, error) from error
+            raise
         machine.journal.close()
-        if isinstance(error, NvctError):
-            raise _failed(machine, changed, state, error) from error
-        raise
-    machine.journal.close()
 
 
 def _carry_out(
@@ -201,7 +199,7 @@ def _carry_out(
             if _creates(step):
                 continue
             with _naming(gpu, step):
-                if not _make(machine, gpu, step):
+                if not _make(machine, gpu.uuid, step):
                     pending.append(gpu.bus_id)
     if pending and not machine.skip_reset:
         machine.session.close()  # its handles would be in the way
@@ -209,38 +207,23 @@ def _carry_out(
     for gpu in gpus:
         for step in filter(_creates, steps[gpu.uuid]):
             with _naming(gpu, step):
-                _make(machine, gpu, step)
+                _make(machine, gpu.uuid, step)
 
 
 def _creates(step: changes.Step) -> bool:
-    return isinstance(step, (changes.Create, changes.CreateCompute))
+    return isinstance(step, (changes.Create, CreateCompute))
 
 
-def _make(machine: Machine, gpu: MigGpu, step: changes.Step) -> bool:
+def _make(machine: Machine, uuid: str, step: changes.Step) -> bool:
     """Make one change; return whether it is in force, without a reset of the GPU."""
-    change, uuid = machine.session.change_mig, gpu.uuid
-    if isinstance(step, changes.SetMode):
-        return change("mig_set_mode", bool, uuid=uuid, enabled=step.enabled)
-    if isinstance(step, changes.DestroyCompute):
-        change("mig_destroy_compute", NoneType, uuid=uuid, gi=step.gi, ci=step.ci)
-    elif isinstance(step, changes.Destroy):
-        change("mig_destroy", NoneType, uuid=uuid, gi=step.gi)
-    elif isinstance(step, changes.CreateCompute):
-        _create_compute(machine, uuid, step.gi, [step.compute])
-    else:
-        part = step.part
-        start, size = part.placement
-        gi = change("mig_create", int, uuid=uuid, kind=part.kind, start=start, size=size)
-        _create_compute(machine, uuid, gi, part.compute)
+    change = machine.session.change_mig
+    if not isinstance(step, changes.Create):
+        return change(step) is not False
+    kind, (start, size) = step.part.kind, step.part.placement
+    gi = change(mig_model.Create(uuid=uuid, kind=kind, start=start, size=size))
+    for part in sorted(step.part.compute, key=lambda each: -COMPUTE_SLICES.get(each.kind, 0)):
+        change(CreateCompute(uuid=uuid, gi=gi, kind=part.kind, engine=part.engine))
     return True
-
-
-def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[ComputePart]) -> None:
-    for part in sorted(parts, key=lambda each: -COMPUTE_SLICES.get(each.kind, 0)):
-        machine.session.change_mig(
-            "mig_create_compute", int,
-            uuid=uuid, gi=gi, kind=part.kind, engine=part.engine,
-        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -307,7 +290,7 @@ def staying(changed: Iterable[MigGpu], after: Plan) -> dict[str, set[tuple[int, 
         if gpu.enabled != layout.enabled:
             result[gpu.uuid] = set()
         for step in changes.steps(gpu, layout):
-            if isinstance(step, changes.DestroyCompute):
+            if isinstance(step, DestroyCompute):
                 result[gpu.uuid].discard((step.gi, step.ci))
     return result
 

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nvct.errors import UsageError
-from nvct.host.nvml.mig_model import ComputeInstance, GpuInstance, MigGpu, MigState
+from nvct.host.nvml.mig_model import (
+    ComputeInstance,
+    CreateCompute,
+    Destroy,
+    DestroyCompute,
+    GpuInstance,
+    MigGpu,
+    MigState,
+    SetMode,
+)
 from nvct.mig.config import Spec
 from nvct.mig.layout import ComputePart, Layout, Part, devices, is_same, layout_of
 from nvct.mig.search import layout_for
@@ -160,31 +169,6 @@ def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
             )
 
 
-Step: TypeAlias = "DestroyCompute | Destroy | SetMode | Create | CreateCompute"
-
-
-@dataclass(frozen=True, slots=True)
-class DestroyCompute:
-    """Destroy a compute instance."""
-
-    gi: int
-    ci: int
-
-
-@dataclass(frozen=True, slots=True)
-class Destroy:
-    """Destroy a GPU instance without compute instances."""
-
-    gi: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetMode:
-    """Set the MIG mode."""
-
-    enabled: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create a GPU instance and its compute instances."""
@@ -192,19 +176,14 @@ class Create:
     part: Part
 
 
-@dataclass(frozen=True, slots=True)
-class CreateCompute:
-    """Create a compute instance in a GPU instance that stays."""
-
-    gi: int
-    compute: ComputePart
+Step: TypeAlias = SetMode | Create | CreateCompute | Destroy | DestroyCompute
 
 
 def steps(gpu: MigGpu, layout: Layout) -> list[Step]:
     """Return the changes in their order: destroy, set the mode, create."""
     kept: list[tuple[GpuInstance, Part]] = []
     missing = []
-    free = list(gpu.instances)
+    uuid, free = gpu.uuid, list(gpu.instances)
     for part in layout.parts:
         same = next(
             (gi for gi in free if (gi.kind, gi.placement) == (part.kind, part.placement)), None
@@ -216,15 +195,18 @@ def steps(gpu: MigGpu, layout: Layout) -> list[Step]:
             kept.append((same, part))
     result: list[Step] = []
     for gi in free:
-        result += [DestroyCompute(gi.id, ci.id) for ci in gi.compute]
-        result.append(Destroy(gi.id))
+        result += [DestroyCompute(uuid=uuid, gi=gi.id, ci=ci.id) for ci in gi.compute]
+        result.append(Destroy(uuid=uuid, gi=gi.id))
     created: list[Step] = []
     for gi, part in kept:
         excess, lacking = _compute_changes(gi, part)
-        result += [DestroyCompute(gi.id, ci.id) for ci in excess]
-        created += [CreateCompute(gi.id, compute) for compute in lacking]
+        result += [DestroyCompute(uuid=uuid, gi=gi.id, ci=ci.id) for ci in excess]
+        created += [
+            CreateCompute(uuid=uuid, gi=gi.id, kind=each.kind, engine=each.engine)
+            for each in lacking
+        ]
     if gpu.enabled != layout.enabled or gpu.pending != layout.enabled:
-        result.append(SetMode(layout.enabled))
+        result.append(SetMode(uuid=uuid, enabled=layout.enabled))
     return [*result, *created, *(Create(part) for part in missing)]
 
 

@@ -236,7 +236,7 @@ def fault(folder: Path, roots: Roots) -> str:
     session = NvmlSession(nvml_library(roots))
     answers = []
     try:
-        session.call("events")
+        session.ask("events", object)
         done = subprocess.run(
             ["python3", "-c", ILLEGAL], capture_output=True, text=True, check=False, timeout=60,
             env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
@@ -246,7 +246,7 @@ def fault(folder: Path, roots: Roots) -> str:
             time.sleep(1)
             for verb in ("events", "conditions", "samples"):
                 try:
-                    answers.append({"verb": verb, "value": session.call(verb)})
+                    answers.append({"verb": verb, "value": session.ask(verb, object)})
                 except NvctError as error:
                     answers.append({"verb": verb, "error": error.message})
     finally:

@@ -121,7 +121,7 @@ def ask_verbs(session: NvmlSession, folder: Path) -> str:
     for verb in [*reading, "samples", "events", "samples"]:
         since = time.monotonic()
         try:
-            answer = {"value": session.call(verb)}
+            answer = {"value": session.ask(verb, object)}
         except NvctError as error:
             answer = {"error": f"{error.message}; {error.hint}"}
         answers.append({"verb": verb, "ms": 1000 * (time.monotonic() - since), **answer})

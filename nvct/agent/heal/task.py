@@ -42,27 +42,17 @@ RETRY_S = 10.0
 """The longest pause after a look that failed."""
 IN_USE_BY_SMI = "in use"
 """What nvidia-smi says then, in lower case: every process that has the GPU counts."""
-REASONS: Mapping[machine.Step, str] = {
-    "quarantined": "GPUQuarantined",
-    "evicting": "GPUEvicting",
-    "releasing": "GPUReleasing",
-    "resetting": "GPUResetting",
-    "checking": "GPUChecking",
-    "probation": "GPUHealed",
-    "requested": "GPUNeedsHelp",
-    "failed": "GPUHealingFailed",
+TOLD: Mapping[machine.Step, tuple[str, str]] = {
+    "quarantined": ("GPUQuarantined", "is quarantined"),
+    "evicting": ("GPUEvicting", "has its pods evicted"),
+    "releasing": ("GPUReleasing", "is closed by all before a reset"),
+    "resetting": ("GPUResetting", "is reset"),
+    "checking": ("GPUChecking", "was reset, and is checked"),
+    "probation": ("GPUHealed", "shows no error any more, and is on probation"),
+    "requested": ("GPUNeedsHelp", "needs somebody to act"),
+    "failed": ("GPUHealingFailed", "is not healed"),
 }
-"""Of Events."""
-WORDS: Mapping[machine.Step, str] = {
-    "quarantined": "is quarantined",
-    "evicting": "has its pods evicted",
-    "releasing": "is closed by all before a reset",
-    "resetting": "is reset",
-    "checking": "was reset, and is checked",
-    "probation": "shows no error any more, and is on probation",
-    "requested": "needs somebody to act",
-    "failed": "is not healed",
-}
+"""The reason of each step's Event, and what a sentence says of the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,13 +249,14 @@ class Healing(Task):
             self._log.decided(TASK, "changed", gpu, result="healed")
             return
         self._steps[gpu, after.step] += 1
+        event, words = TOLD[after.step]
         reason = f": {after.reason}" if after.reason else ""
         remedy = f"; {REMEDIES[after.action]}" if after.action else ""
-        text = f"{WORDS[after.step]}{reason}{remedy}"
+        text = f"{words}{reason}{remedy}"
         self._log.decided(TASK, "changed", gpu, result=text)
         is_warning = after.step in ("requested", "failed", "evicting")
         health.note(
-            gpu, REASONS[after.step], f"{gpu} {text}", is_warning=is_warning,
+            gpu, event, f"{gpu} {text}", is_warning=is_warning,
             of_pods=after.step == "evicting",  # the others name pods and processes of all tenants
         )  # fmt: skip
 

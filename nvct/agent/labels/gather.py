@@ -138,21 +138,17 @@ def memory_windows(resource: str) -> int:
 def _is_passed_through(path: str) -> bool:
     driver = os.path.basename(os.path.realpath(f"{path}/driver"))
     is_function = os.path.lexists(f"{path}/physfn")  # of SR-IOV
-    return _lower_text(f"{path}/class") in CLASSES and driver == VFIO_DRIVER and not is_function
+    return pci.text_of(f"{path}/class") in CLASSES and driver == VFIO_DRIVER and not is_function
 
 
 def _passed_gpu(path: str, names: Mapping[str, str]) -> GpuFacts:
-    number = _lower_text(f"{path}/device").removeprefix("0x")
+    number = pci.text_of(f"{path}/device").removeprefix("0x")
     return GpuFacts(
         model=names.get(number, UNKNOWN_NAME),
         memory_mib=memory_windows(procfs.read_text(f"{path}/resource") or "") or None,
         compute=NO_COMPUTE,
-        pci_class=_lower_text(f"{path}/class"),
+        pci_class=pci.text_of(f"{path}/class"),
     )
-
-
-def _lower_text(path: str) -> str:
-    return (procfs.read_text(path) or "").strip().lower()
 
 
 CUDA_PROBE = ("-I", "-m", "nvct.agent.labels.cuda_probe")

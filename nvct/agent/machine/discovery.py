@@ -102,19 +102,19 @@ class Discovery:
         if self.nvml.chooses_library:
             self.nvml.library = nvml_library(roots)
         report = await self.nvml.report()
-        search = gpus.GpuSearch(roots, visible_nodes(roots, machine), findings)
+        search = nodes.NodeSearch(roots, visible_nodes(roots, machine), findings)
         # The flag makes it ask for the report, which alone shows MIG mode without an instance.
         listed, _ = gpus.find_gpus(search, Reported(report), coherent=True)
         usable = tuple(gpu for gpu in listed if gpu.node and not gpu.is_display_only)
         numa = {gpu.uuid: pci.numa_node(roots, gpu.bus_id) for gpu in usable}
-        control_nodes = nodes.control_nodes(roots, seen_nodes(roots, machine), Findings())
+        seen = nodes.NodeSearch(roots, seen_nodes(roots, machine), Findings())
         return Inventory(
             driver_version=report.driver_version,
             cuda_version=report.cuda_version,
             gpus=usable,
             numa={uuid: node for uuid, node in numa.items() if node is not None},
             links=await self._links(report, findings) if len(usable) > 1 else (),
-            control_nodes=tuple(node.path for node in control_nodes),
+            control_nodes=tuple(node.path for node in nodes.control_nodes(seen)),
             imex_channels=machine.imex_channels,
             warnings=tuple(findings.warnings),
             unanswered=report.unanswered,

@@ -11,7 +11,7 @@ from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, S
 from nvct.agent.nvml.host_verbs import Machine
 from nvct.container.plan import fingerprints
 from nvct.host import feature_modes, modes, procfs
-from nvct.host.gpu.nodes import StatNode
+from nvct.host.gpu.nodes import NodeSearch, StatNode
 from nvct.host.model import Findings
 from nvct.host.nvml.model import NvmlReport
 from nvct.host.roots import Roots
@@ -78,12 +78,13 @@ def look(place: Place) -> Machine:
             for name in procfs.list_directory(f"{roots.dev}/{folder}")
         ),
     ]
+    search = NodeSearch(roots, place.stat_node, Findings())
     found = {name: place.stat_node(f"{roots.dev}/{name}") for name in names}
     return Machine(
         mode=modes.detect(roots),
         nodes={name: node for name, node in found.items() if node is not None},
         folders=folders,
-        imex_channels=tuple(sorted(feature_modes.channels(roots, place.stat_node, Findings()))),
+        imex_channels=tuple(sorted(feature_modes.channels(search))),
     )
 
 

@@ -219,7 +219,8 @@ class MigManager(Task):
         name = self._name
         await self._start_services()  # of an agent that was killed
         change, users = await self._look(name)
-        await self._persist(name)
+        with self._told():
+            await self._run(self._work.persist, name)
         if change is None:
             return
         was_tried = node_labels.reason(node) == f"{name}: {NOT_IN_FORCE}"
@@ -250,11 +251,6 @@ class MigManager(Task):
         """Start what was stopped; a failure is logged, tried again, and fails no change."""
         with self._told():
             await self._run(self._services.start)
-
-    async def _persist(self, name: str) -> None:
-        """Tell the host's own unit; a change does not fail for it."""
-        with self._told():
-            await self._run(self._work.persist, name)
 
     async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
         """Return what has to change, and the devices of pods among it."""

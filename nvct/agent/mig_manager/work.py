@@ -16,13 +16,14 @@ from functools import partial
 from types import NoneType
 from typing import Any, TypeVar
 
+from nvct import typed
 from nvct.agent.core.instance import FOLDER
 from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.library import nvml_library
-from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.nvml.mig_model import CHANGES, MigChange, MigGpu, MigState
 from nvct.host.roots import Roots
 from nvct.linux import files
 from nvct.mig import apply, export, pause, plan, smi
@@ -31,7 +32,6 @@ from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct.mig.plan import Plan
-from nvct.oci.jsontext import Json
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 
@@ -206,15 +206,16 @@ class AgentSession:
             self.client.library = nvml_library(self.roots)
         return self._wait(self.client.mig())
 
-    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
-        """Make one change to MIG, and return its answer, of a type.
+    def change_mig(self, change: MigChange) -> Any:  # noqa: ANN401 - of the type in CHANGES
+        """Make one change to MIG, and return its answer.
 
         HostError if the time is up; the way back, which follows, has no such limit.
         """
         if time.monotonic() > self._until:
             self._until = float("inf")
             raise HostError("the change of MIG takes too long")
-        return self._wait(self.client.call(verb, answer, arguments))
+        verb, answer = CHANGES[type(change)]
+        return self._wait(self.client.call(verb, answer, typed.dump(change)))
 
     def close(self) -> None:
         """Do nothing: `reset` keeps NVML's handles closed."""

@@ -47,7 +47,12 @@ Feature: TypeAlias = Literal["gdrcopy", "gds", "mofed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PluginSpecs:
+class Call:
+    """A request; its fields are the arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSpecs(Call):
     """Write the specifications of the device plugin; answered by `Written`."""
 
     ids: Literal["uuid", "index"]
@@ -72,7 +77,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverSpec:
+class DriverSpec(Call):
     """Write the specification of the driver's files for claims; answered by warnings."""
 
 
@@ -102,7 +107,7 @@ class RequestMetadata:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSpec:
+class ClaimSpec(Call):
     """Write the specification of a claim.
 
     Attributes:
@@ -134,7 +139,7 @@ class ClaimSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeepClaims:
+class KeepClaims(Call):
     """Remove the specifications of all claims but these."""
 
     uids: tuple[str, ...]
@@ -144,7 +149,7 @@ class KeepClaims:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveClaim:
+class RemoveClaim(Call):
     """Remove the specification of a claim, if there is one."""
 
     uid: str
@@ -154,22 +159,22 @@ class RemoveClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(Call):
     """Return a value that changes when the specifications of others do; nothing is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Possible:
+class Possible(Call):
     """Return why devices cannot be offered by CDI, "" if they can; nothing is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNames:
+class NodeNames(Call):
     """Return a mark of each of the driver's nodes in /dev, which changes as the node does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(Call):
     """Return what only this side sees of the machine; answered by `Machine`."""
 
 
@@ -185,7 +190,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostDrivers:
+class HostDrivers(Call):
     """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
 
     Answered by `pci.HostDriver` of each. Without privileges they cannot be read.
@@ -193,19 +198,19 @@ class HostDrivers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PciNames:
+class PciNames(Call):
     """Return the names of NVIDIA's PCI devices by number, from the machine's own list."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessContainers:
+class ProcessContainers(Call):
     """Return the labels of the containers of processes, by number: of those that have a GPU."""
 
     pids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SocketOwner:
+class SocketOwner(Call):
     """Return the process that listens on a socket of the kubelet's; a `socket_owner.Owner`."""
 
     folder: Literal["device-plugins", "plugins_registry"]
@@ -216,10 +221,6 @@ class SocketOwner:
             raise ValueError("it is no name of a socket")
 
 
-Call: TypeAlias = (
-    PluginSpecs | DriverSpec | ClaimSpec | KeepClaims | RemoveClaim | Published | Possible
-    | HostDrivers | NodeNames | Look | PciNames | ProcessContainers | SocketOwner
-)  # fmt: skip
 CALLS: Mapping[str, type[Call]] = {
     "spec_plugin": PluginSpecs,
     "spec_driver": DriverSpec,

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from nvct import typed
 from nvct.errors import NvmlError
+from nvct.host.nvml.mig_model import CHANGES
 from nvct.oci.jsontext import Json
 
 TYPE_CHECKING = False
@@ -29,51 +30,6 @@ NODES = "mig_nodes"  # The verb that makes the device nodes of MIG devices that 
 RESET_LIMIT_S = 300  # The longest deadline of RESET, in seconds
 LIMIT_S = 60  # Of NVML's own calls
 Instance: TypeAlias = tuple[str, int, int]  # UUID of a GPU, ids of GPU and compute instance
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Create:
-    """The call of mig_create."""
-
-    uuid: str
-    kind: int
-    start: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CreateCompute:
-    """The call of mig_create_compute."""
-
-    uuid: str
-    gi: int
-    kind: int
-    engine: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destroy:
-    """The call of mig_destroy."""
-
-    uuid: str
-    gi: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DestroyCompute:
-    """The call of mig_destroy_compute."""
-
-    uuid: str
-    gi: int
-    ci: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetMode:
-    """The call of mig_set_mode."""
-
-    uuid: str
-    enabled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +53,7 @@ class Nothing:
 
 
 CALLS: Mapping[str, type] = {
-    "mig_create": Create,
-    "mig_create_compute": CreateCompute,
-    "mig_destroy": Destroy,
-    "mig_destroy_compute": DestroyCompute,
-    "mig_set_mode": SetMode,
+    **{verb: change for change, (verb, _) in CHANGES.items()},
     HOLDERS: Holders,
     NODES: Nothing,
     RESET: Reset,

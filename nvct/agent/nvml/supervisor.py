@@ -22,7 +22,7 @@ import os
 import signal
 from dataclasses import dataclass
 from functools import partial
-from typing import cast, get_args
+from typing import cast
 
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
@@ -77,7 +77,7 @@ def start() -> WorkerProcess:
 def serve(connection: socket) -> None:
     """Answer requests until the connection is closed; MalformedMessageError for what is none."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
-    supervisor = Supervisor(ask_engine=engine_asker(os.environ))
+    supervisor = Supervisor(ask_engine=partial(ask_engine, os.environ))
     try:
         while True:
             messages.send(connection, supervisor.answer(messages.receive(connection)))
@@ -87,15 +87,11 @@ def serve(connection: socket) -> None:
         supervisor.end()
 
 
-def engine_asker(env: Mapping[str, str]) -> Callable[[], Json]:
-    """Return the function that asks the container engine of an environment's host."""
+def ask_engine(env: Mapping[str, str]) -> Json:
+    """Return what the container engine of an environment's host says."""
+    from nvct.agent.nvml import engine_question  # few nodes ask
 
-    def ask() -> Json:
-        from nvct.agent.nvml import engine_question  # few nodes ask
-
-        return engine_question.ask(engine_question.roots(env))
-
-    return ask
+    return engine_question.ask(engine_question.roots(env))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +176,7 @@ class Supervisor:
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None
-        if isinstance(call, get_args(host_verbs.Call)):
+        if isinstance(call, host_verbs.Call):
             report = partial(self._report, given.limit_s)
             return _allowed(self._host, verb).answer(call, report)
         if verb == CLOSE and self._session is None:
@@ -195,7 +191,7 @@ class Supervisor:
         if isinstance(call, mig_verbs.Reset):
             mig_verbs.reset(session, self._roots(verb), call)
             return None
-        value = session.call(verb, typed.dump(call))
+        value = cast("Json", session.ask(verb, object, typed.dump(call)))
         if verb == "samples" and self._host is not None:
             self._host.pids = _pids(value)
         return value
@@ -204,8 +200,7 @@ class Supervisor:
         """Return what NVML reports; a GPU that hangs is in it as it was before."""
         session = self._with_library(self._library("report", ""))
         session.limit_s = limit_s
-        report = typed.load(NvmlReport, session.call("report"), "report")
-        return self._gpus.in_report(report)
+        return self._gpus.in_report(session.ask("report", NvmlReport))
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots for such an agent, else refuse the verb."""

@@ -26,7 +26,7 @@ from nvct.agent.core import logs, program
 from nvct.agent.core.program import GRACE_S, RELEASE_ENV, WORKER_ENV, grace_s
 from nvct.agent.host_side import HostSide
 from nvct.agent.machine import driver_root
-from nvct.agent.nvml.supervisor import HELLO, Hello, Supervisor, engine_asker
+from nvct.agent.nvml.supervisor import HELLO, Hello, Supervisor, ask_engine
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 from nvct.kernel.shared_folder import SharedFolder
@@ -218,7 +218,7 @@ def _run(env: Mapping[str, str]) -> None:
     journal.info(f"NVML's worker listens on {path}")
     supervisor = Supervisor(
         lambda: _library(env),
-        engine_asker(env),
+        lambda: ask_engine(env),
         lambda: driver_root.machine_roots(env),
         HostSide(lambda: host_side.of_environment(env), host_side.in_child),
         release,

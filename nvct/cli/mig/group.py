@@ -114,11 +114,12 @@ def configs(given: object, *, config_file: str, form: str) -> None:
     """
     state = machine_of(given).session.mig()
     found = export.configs(state, read(config_file) if config_file else "")
-    rows = [
-        {"name": name, "layer": named.layer, "fits": _fits(state, named.specs)}
-        for name, named in found.items()
-    ]
-    show(form, rows, screen.table(picture.configs_rows(rows), screen.columns()))
+    rows, table = [], [("CONFIGURATION", "FROM", "FITS")]
+    for name, named in found.items():
+        fits = _fits(state, named.specs)
+        rows.append({"name": name, "layer": named.layer, "fits": fits})
+        table.append((name, named.layer, "yes" if fits else "no"))
+    show(form, rows, screen.table(table, screen.columns()))
 
 
 @click.command(cls=GoStyle)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
-from nvct.host.nvml.mig_model import MigGpu
+from nvct.host.nvml.mig_model import CreateCompute, DestroyCompute, MigGpu, SetMode
 from nvct.mig import plan as changes
 from nvct.mig.layout import COMPUTE_SLICES, Layout, Part, device_name, layout_of
 
@@ -61,12 +61,6 @@ def memory_slices(gpu: MigGpu) -> int:
     return max(ends, default=0)
 
 
-def configs_rows(rows: Iterable[Mapping[str, object]]) -> list[tuple[str, ...]]:
-    """Return a table of named configurations, with its header."""
-    table = [(str(row["name"]), str(row["layer"]), "yes" if row["fits"] else "no") for row in rows]
-    return [("CONFIGURATION", "FROM", "FITS"), *table]
-
-
 def profiles_rows(gpus: Iterable[MigGpu]) -> list[tuple[str, ...]]:
     """Return a table of the profiles of GPUs, a row for each profile, with its header."""
     table = [("GPU", "PROFILE", "INSTANCES", "COMPUTE", "MEMORY", "STARTS AT")]
@@ -106,7 +100,7 @@ def numbers(indices: Sequence[int]) -> str:
 def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
     """Return what happens to each MIG device and to the mode: keep, destroy, create."""
     steps = changes.steps(gpu, layout)
-    destroyed = {(s.gi, s.ci) for s in steps if isinstance(s, changes.DestroyCompute)}
+    destroyed = {(s.gi, s.ci) for s in steps if isinstance(s, DestroyCompute)}
     profiles = {profile.kind: profile for profile in gpu.profiles}
     lines = []
     for gi in gpu.instances:
@@ -116,7 +110,7 @@ def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
             where = f"slice {gi.placement.start}, instance {gi.id}/{ci.id}"
             lines.append(Text(f"{verb:8}{name} at {where}", style=style))
     for step in steps:
-        if isinstance(step, changes.SetMode):
+        if isinstance(step, SetMode):
             text = f"{'mode':8}MIG {'on' if step.enabled else 'off'}"
             lines.append(Text(text, style="yellow"))
         elif isinstance(step, changes.Create):
@@ -124,9 +118,9 @@ def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
                 name = device_name(profiles[step.part.kind], compute.kind)
                 text = f"{'create':8}{name} at slice {step.part.placement.start}"
                 lines.append(Text(text, style="green"))
-        elif isinstance(step, changes.CreateCompute):
+        elif isinstance(step, CreateCompute):
             kind = next(gi.kind for gi in gpu.instances if gi.id == step.gi)
-            name = device_name(profiles[kind], step.compute.kind)
+            name = device_name(profiles[kind], step.kind)
             lines.append(Text(f"{'create':8}{name} in instance {step.gi}", style="green"))
     return lines
 

@@ -14,26 +14,17 @@ from typing import NamedTuple
 from nvct.errors import NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import nodes, pci
-from nvct.host.gpu.nodes import StatNode, cap_minors, mig_instances, mig_minors
+from nvct.host.gpu.nodes import NodeSearch, cap_minors, mig_instances, mig_minors
 from nvct.host.model import Findings, Gpu, MigDevice
 from nvct.host.nvml.model import Nvml, NvmlGpu, NvmlMig, NvmlReport
-from nvct.host.roots import Roots
 
 COHERENT = "which GPUs share one address space with the CPU"
-
-
-class GpuSearch(NamedTuple):
-    """A search for GPUs: directories, device numbers, and the findings that get its warnings."""
-
-    roots: Roots
-    stat_node: StatNode
-    findings: Findings
 
 
 class _Tables(NamedTuple):
     """Tables for all GPUs: MIG instances by minor, nvidia-caps minors, NVML GPUs by bus id."""
 
-    search: GpuSearch
+    search: NodeSearch
     instances: dict[int, dict[int, list[int]]]
     cap_minors: dict[str, int]
     by_bus: dict[str, NvmlGpu]
@@ -41,7 +32,7 @@ class _Tables(NamedTuple):
 
 
 def find_gpus(
-    search: GpuSearch, nvml: Nvml | None, *, coherent: bool = False, unknown: Sequence[str] = ()
+    search: NodeSearch, nvml: Nvml | None, *, coherent: bool = False, unknown: Sequence[str] = ()
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
@@ -75,7 +66,7 @@ def find_gpus(
     return tuple(_gpu(tables, gpu) for gpu in combined if gpu), report
 
 
-def _warn_of_other_drivers(search: GpuSearch) -> None:
+def _warn_of_other_drivers(search: NodeSearch) -> None:
     for bound in pci.bound_elsewhere(search.roots):
         if bound.driver in pci.NATIVE:
             search.findings.warn(
@@ -107,8 +98,7 @@ def _combine(
     if report and reported is None and (report.gpus or report.warnings):
         # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it. It also leaves
         # out one whose node is missing, which is no fault of the GPU.
-        roots, stat_node, _ = tables.search
-        if gpu.minor is None or nodes.gpu_node(roots, stat_node, findings, gpu.minor, index):
+        if gpu.minor is None or nodes.gpu_node(tables.search, gpu.minor, index):
             findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out", "gpu")
         return None
     minor = gpu.minor if gpu.minor is not None else reported.minor if reported else None
@@ -132,15 +122,14 @@ def _combine(
 
 
 def _gpu(tables: _Tables, gpu: NvmlGpu) -> Gpu:
-    roots, stat_node, findings = tables.search
-    drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
+    drm, by_path = nodes.drm_nodes(tables.search, gpu.bus_id, gpu.index)
     return Gpu(
         index=gpu.index,
         minor=gpu.minor,
         uuid=gpu.uuid,
         bus_id=gpu.bus_id,
         model=gpu.name,
-        node=nodes.gpu_node(roots, stat_node, findings, gpu.minor, gpu.index),
+        node=nodes.gpu_node(tables.search, gpu.minor, gpu.index),
         drm_nodes=drm,
         by_path=by_path,
         mig_enabled=gpu.mig_enabled,
@@ -150,13 +139,13 @@ def _gpu(tables: _Tables, gpu: NvmlGpu) -> Gpu:
 
 
 def _mig_device(tables: _Tables, gpu: NvmlGpu, device: NvmlMig) -> MigDevice | None:
-    roots, stat_node, findings = tables.search
+    roots, _, findings = tables.search
     name = f"{gpu.index}:{device.index}"
     minors = cap_minors(roots, tables.cap_minors, gpu.minor, device.gi, device.ci)
     if minors is None:
         findings.warn(f"no nvidia-caps minor for MIG device {name}: left out")
         return None
-    cap_nodes = nodes.cap_nodes(roots, stat_node, minors, name)
+    cap_nodes = nodes.cap_nodes(tables.search, minors, name)
     if cap_nodes is None:
         findings.warn(
             f"MIG device {name} lacks {roots.dev}/nvidia-caps/nvidia-cap{minors[0]} or "

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from nvct.host import procfs
 from nvct.host.model import Capability, DeviceNode, Findings, Link
@@ -88,13 +88,21 @@ def named_nodes(roots: Roots) -> StatNode:
     return stat_node
 
 
+class NodeSearch(NamedTuple):
+    """A search for nodes: directories, device numbers, and the findings that get its warnings."""
+
+    roots: Roots
+    stat_node: StatNode
+    findings: Findings
+
+
 def make_node(
-    roots: Roots, stat_node: StatNode, name: str, reason: str, capability: Capability = ""
+    search: NodeSearch, name: str, reason: str, capability: Capability = ""
 ) -> DeviceNode | None:
     """Return the node at /dev/<name>, None if there is none."""
-    host_path = f"{roots.dev}/{name}"
+    host_path = f"{search.roots.dev}/{name}"
     try:
-        status = stat_node(host_path)
+        status = search.stat_node(host_path)
     except OSError:
         return None
     if status is None:
@@ -113,36 +121,34 @@ def make_node(
     )
 
 
-def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tuple[DeviceNode, ...]:
+def control_nodes(search: NodeSearch) -> tuple[DeviceNode, ...]:
     """Return the nodes that every GPU needs, sorted by path."""
     nodes = []
     for name, reason, capability in CONTROL_NODES:
-        if node := make_node(roots, stat_node, name, reason, capability):
+        if node := make_node(search, name, reason, capability):
             nodes.append(node)
         elif capability != "display":
-            findings.warn(f"{roots.dev}/{name} is no device node: {COSTS[name]}", "node")
+            path = f"{search.roots.dev}/{name}"
+            search.findings.warn(f"{path} is no device node: {COSTS[name]}", "node")
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
-def gpu_node(
-    roots: Roots, stat_node: StatNode, findings: Findings, minor: int, index: int
-) -> DeviceNode | None:
+def gpu_node(search: NodeSearch, minor: int, index: int) -> DeviceNode | None:
     """Return a GPU's node /dev/nvidia<minor>, None with a warning if it is missing."""
-    node = make_node(roots, stat_node, f"nvidia{minor}", f"GPU {index}")
+    node = make_node(search, f"nvidia{minor}", f"GPU {index}")
     if node is None:
-        findings.warn(
-            f"{roots.dev}/nvidia{minor} is no device node: GPU {index} is left out", "node"
-        )
+        path = f"{search.roots.dev}/nvidia{minor}"
+        search.findings.warn(f"{path} is no device node: GPU {index} is left out", "node")
     return node
 
 
 def drm_nodes(
-    roots: Roots, stat_node: StatNode, bus_id: str, index: int
+    search: NodeSearch, bus_id: str, index: int
 ) -> tuple[tuple[DeviceNode, ...], tuple[Link, ...]]:
     """Return a GPU's nodes in /dev/dri, and the by-path links that lead to them."""
     made = (
-        make_node(roots, stat_node, f"dri/{name}", f"DRM of GPU {index}", "graphics")
-        for name in procfs.drm_names(roots, bus_id)
+        make_node(search, f"dri/{name}", f"DRM of GPU {index}", "graphics")
+        for name in procfs.drm_names(search.roots, bus_id)
     )
     nodes = [node for node in made if node]
     names = {os.path.basename(node.path) for node in nodes}
@@ -150,7 +156,7 @@ def drm_nodes(
     for kind in ("card", "render"):
         name = f"dri/by-path/pci-{bus_id}-{kind}"
         try:
-            target = os.readlink(f"{roots.dev}/{name}")
+            target = os.readlink(f"{search.roots.dev}/{name}")
         except OSError:
             continue
         if os.path.basename(target) in names:
@@ -160,14 +166,12 @@ def drm_nodes(
 
 
 def cap_nodes(
-    roots: Roots, stat_node: StatNode, minors: tuple[int, int], name: str
+    search: NodeSearch, minors: tuple[int, int], name: str
 ) -> tuple[DeviceNode, ...] | None:
     """Return the nodes of a MIG device's GPU and compute instance, None if one is missing."""
     kinds = zip(minors, ("GPU instance", "compute instance"), strict=True)
     nodes = [
-        make_node(
-            roots, stat_node, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}"
-        )
+        make_node(search, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}")
         for minor, kind in kinds
     ]
     present = tuple(node for node in nodes if node)

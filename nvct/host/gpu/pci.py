@@ -56,17 +56,17 @@ def nvidia_devices(roots: Roots) -> list[str]:
     """Return the sysfs folders of NVIDIA's PCI devices, by bus id."""
     devices = f"{roots.sys}/bus/pci/devices"
     paths = [f"{devices}/{name}" for name in sorted(procfs.list_directory(devices))]
-    return [path for path in paths if _text(f"{path}/vendor") == NVIDIA]
+    return [path for path in paths if text_of(f"{path}/vendor") == NVIDIA]
 
 
 def device_class(roots: Roots, bus_id: str) -> str:
     """Return the class of a PCI device, e.g. 0x030200; "" if it is unknown."""
-    return _text(f"{roots.sys}/bus/pci/devices/{bus_id}/class") if bus_id else ""
+    return text_of(f"{roots.sys}/bus/pci/devices/{bus_id}/class") if bus_id else ""
 
 
 def numa_node(roots: Roots, bus_id: str) -> int | None:
     """Return the NUMA node of a PCI device; None if the machine has none, or it is unknown."""
-    text = _text(f"{roots.sys}/bus/pci/devices/{bus_id}/numa_node") if bus_id else ""
+    text = text_of(f"{roots.sys}/bus/pci/devices/{bus_id}/numa_node") if bus_id else ""
     return int(text) if text.isascii() and text.isdigit() else None
 
 
@@ -78,11 +78,12 @@ def pcie_root(roots: Roots, bus_id: str) -> str:
 
 
 def _is_gpu(path: str) -> bool:
-    is_nvidia = _text(f"{path}/vendor") == NVIDIA
-    return is_nvidia and _text(f"{path}/class").startswith(DISPLAY)
+    is_nvidia = text_of(f"{path}/vendor") == NVIDIA
+    return is_nvidia and text_of(f"{path}/class").startswith(DISPLAY)
 
 
-def _text(path: str) -> str:
+def text_of(path: str) -> str:
+    """Return a file of sysfs in lower case, "" if it is missing or unreadable."""
     return (procfs.read_text(path) or "").strip().lower()
 
 

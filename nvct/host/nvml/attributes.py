@@ -31,7 +31,6 @@ from nvct.host.nvml.sample_model import (
     MigInstance,
     NvmlConditions,
     NvmlPreflight,
-    NvmlReadiness,
 )
 from nvct.host.procfs import canonical_bus_id
 
@@ -149,10 +148,9 @@ def _remote_bus_ids(nvml: Calls, handle: Handle) -> list[str]:
     return bus_ids
 
 
-def readiness(nvml: Calls) -> NvmlReadiness:
-    """Return what each GPU reports."""
-    found = each_gpu.ask(nvml, _readiness_of).values
-    return NvmlReadiness(gpus=tuple(found[index] for index in sorted(found)))
+def readiness(nvml: Calls) -> tuple[GpuReadiness, ...]:
+    """Return what each GPU that answers reports."""
+    return tuple(each_gpu.ask(nvml, _readiness_of).values.values())
 
 
 def _readiness_of(nvml: Calls, index: int) -> GpuReadiness:
@@ -184,10 +182,9 @@ _uuids: dict[int, str] = {}  # UUIDs of the GPUs that have answered, by index
 
 def conditions(nvml: Calls) -> NvmlConditions:
     """Return the condition of each GPU."""
-    answers = each_gpu.ask(nvml, _condition)
-    found = answers.values
-    well = {found[index].uuid for index in found if not found[index].error}
-    gpus = [gpu for gpu in found.values() if gpu.uuid and (not gpu.error or gpu.uuid not in well)]
+    found = each_gpu.ask(nvml, _condition).values.values()
+    well = {gpu.uuid for gpu in found if not gpu.error}
+    gpus = [gpu for gpu in found if gpu.uuid and (not gpu.error or gpu.uuid not in well)]
     return NvmlConditions(gpus=tuple(gpus))
 
 
@@ -234,11 +231,8 @@ PREFLIGHT_NUMBERS = {
 
 def preflight(nvml: Calls) -> NvmlPreflight:
     """Return what tells whether each GPU is as fast as it can be."""
-    found = each_gpu.ask(nvml, _preflight_of, LIMIT_S).values
-    return NvmlPreflight(
-        driver_version=string(nvml.nvmlSystemGetDriverVersion()),
-        gpus=tuple(found[index] for index in sorted(found)),
-    )
+    gpus = tuple(each_gpu.ask(nvml, _preflight_of, LIMIT_S).values.values())
+    return NvmlPreflight(driver_version=string(nvml.nvmlSystemGetDriverVersion()), gpus=gpus)
 
 
 def _preflight_of(nvml: Calls, index: int) -> GpuPreflight:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG state of a machine's GPUs, as values: modes, profiles, instances.
+"""The MIG state of a machine's GPUs, as values: modes, profiles, instances; and its changes.
 
 A profile is known by its kind, NVML's NVML_GPU_INSTANCE_PROFILE_* (in a compute instance
 NVML_COMPUTE_INSTANCE_PROFILE_*). Its id, which NVML's calls take, differs between GPUs.
@@ -7,8 +7,10 @@ NVML_COMPUTE_INSTANCE_PROFILE_*). Its id, which NVML's calls take, differs betwe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import NoneType
+from typing import NamedTuple, TypeAlias
 
 
 class Placement(NamedTuple):
@@ -81,3 +83,59 @@ class MigState:
     """All GPUs of a machine, in the order of their PCI addresses."""
 
     gpus: tuple[MigGpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetMode:
+    """Set the MIG mode of a GPU; answered by whether it is in force, without a reset."""
+
+    uuid: str
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Create:
+    """Create a GPU instance at a place, in memory slices; answered by its id."""
+
+    uuid: str
+    kind: int  # NVML_GPU_INSTANCE_PROFILE_*
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateCompute:
+    """Create a compute instance in a GPU instance; answered by its id."""
+
+    uuid: str
+    gi: int
+    kind: int  # NVML_COMPUTE_INSTANCE_PROFILE_*
+    engine: int  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destroy:
+    """Destroy a GPU instance without compute instances."""
+
+    uuid: str
+    gi: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DestroyCompute:
+    """Destroy a compute instance."""
+
+    uuid: str
+    gi: int
+    ci: int
+
+
+MigChange: TypeAlias = SetMode | Create | CreateCompute | Destroy | DestroyCompute
+CHANGES: Mapping[type, tuple[str, type]] = {
+    Create: ("mig_create", int),
+    CreateCompute: ("mig_create_compute", int),
+    Destroy: ("mig_destroy", NoneType),
+    DestroyCompute: ("mig_destroy_compute", NoneType),
+    SetMode: ("mig_set_mode", bool),
+}
+"""The verb of each, whose arguments are its fields, and the type of the answer."""

@@ -152,13 +152,6 @@ class GpuReadiness:
     fabric_status: int = 0  # the nvmlReturn_t of a completed fabric, 0 if it succeeded
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NvmlReadiness:
-    """All GPUs of a machine that answer."""
-
-    gpus: tuple[GpuReadiness, ...] = ()
-
-
 CONDITION_VALUES = (
     "ecc_corrected", "ecc_uncorrected", "remap_pending", "remap_failed", "retired_pending",
     "recovery_action", "energy",

@@ -18,7 +18,7 @@ from _socket import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import NoneType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from nvct import typed
 from nvct.errors import NvctError, NvmlError
@@ -29,7 +29,7 @@ from nvct.host.nvml.process import KILL_S, WorkerProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.host.nvml.mig_model import MigState  # few callers change MIG
+    from nvct.host.nvml.mig_model import MigChange, MigState  # few callers change MIG
     from nvct.oci.jsontext import Json
 
 T = TypeVar("T")
@@ -89,14 +89,12 @@ class NvmlSession:
 
         return self.ask("mig", MigState)
 
-    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+    def change_mig(self, change: MigChange) -> Any:  # noqa: ANN401 - of the type in CHANGES
         """Change MIG once, and return the answer; NvmlError as `report`, or if NVML refuses."""
-        return self.ask(verb, answer, arguments)
+        from nvct.host.nvml.mig_model import CHANGES
 
-    def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
-        """Return the value of a verb as the worker sends it, for a process that passes it on."""
-        value: Json = self.ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
-        return value
+        verb, answer = CHANGES[type(change)]
+        return self.ask(verb, answer, typed.dump(change))
 
     @property
     def pid(self) -> int | None:
@@ -138,7 +136,7 @@ class NvmlSession:
             raise
 
     def ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
-        """Return the worker's answer to a request.
+        """Return the worker's answer to a request, of a type: `object` takes it as it is.
 
         NvmlError if NVML refuses, or the worker does not answer and is killed; NvctError as the
         worker's own failure.

@@ -15,15 +15,14 @@ import os
 import time
 from _socket import socket
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, is_dataclass
 from functools import partial
 from importlib import import_module
-from typing import Any
 
-from nvct import errors
+from nvct import errors, typed
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, each_gpu, messages
 from nvct.host.nvml.calls import Calls, Load
+from nvct.host.nvml.mig_model import CHANGES
 from nvct.host.nvml.process import DEBUG_ENV
 from nvct.oci.jsontext import Json
 
@@ -35,21 +34,14 @@ def check(_nvml: Calls) -> None:
 
 
 VERBS: Mapping[str, str] = {
-    "attributes": "attributes",
-    "conditions": "attributes",
+    **dict.fromkeys(
+        ("attributes", "conditions", "preflight", "readiness", "topology"), "attributes"
+    ),
+    **dict.fromkeys(("mig", *(verb for verb, _ in CHANGES.values())), "mig"),
+    **dict.fromkeys(("properties", "report"), "report"),
+    "check": "worker",
     "events": "events",
-    "mig": "mig",
-    "mig_create": "mig",
-    "mig_create_compute": "mig",
-    "mig_destroy": "mig",
-    "mig_destroy_compute": "mig",
-    "mig_set_mode": "mig",
-    "preflight": "attributes",
-    "properties": "report",
-    "readiness": "attributes",
-    "report": "report",
     "samples": "samples",
-    "topology": "attributes",
 }
 """The module of this package that has the function of the verb's name: no process asks for all."""
 
@@ -77,8 +69,8 @@ def _answer(driver: calls.Driver, number: int, verb: str, arguments: dict[str, J
     limit_s = words.pop(messages.CALL_LIMIT, None)
     until = time.monotonic() + limit_s if isinstance(limit_s, (int, float)) else math.inf
     try:
-        value = _as_json(driver.ask(_function(verb), words, until))
-        return messages.encode({"id": number, "value": value})
+        value = driver.ask(_function(verb), words, until)
+        return messages.encode({"id": number, "value": typed.dump(value)})
     except NvctError as error:
         failure = error
     except Exception as error:  # the last resort of this process: the session raises it
@@ -91,8 +83,6 @@ def _answer(driver: calls.Driver, number: int, verb: str, arguments: dict[str, J
 
 
 def _function(verb: str) -> Callable[..., object]:
-    if verb == "check":
-        return check
     module = VERBS.get(verb)
     if module is None:
         raise NvmlError(
@@ -100,11 +90,3 @@ def _function(verb: str) -> Callable[..., object]:
         )
     function: Callable[..., object] = getattr(import_module(f"{PACKAGE}.{module}"), verb)
     return function
-
-
-def _as_json(value: Any) -> Any:  # noqa: ANN401 - what verbs return
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, dict):
-        return {key: _as_json(member) for key, member in value.items()}
-    return value

@@ -21,6 +21,7 @@ from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.go_pattern import expand
 from nvct.host.gpu import nodes
+from nvct.host.gpu.nodes import NodeSearch
 from nvct.host.model import DeviceNode, DriverFile, Findings, Inventory, Link, NamedDevice
 from nvct.host.nvml.model import NvmlGpu, NvmlReport
 from nvct.host.roots import Roots, join
@@ -40,6 +41,11 @@ class _Board(NamedTuple):
     roots: Roots
     options: DiscoveryOptions
     findings: Findings
+
+    @property
+    def nodes(self) -> NodeSearch:
+        """Return the search for its nodes."""
+        return NodeSearch(self.roots, self.options.stat_node, self.findings)
 
 
 def is_tegra(roots: Roots) -> bool:
@@ -152,13 +158,13 @@ def _compat_root(options: DiscoveryOptions, report: NvmlReport | None) -> str:
 
 
 def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNode]:
-    roots, stat_node = board.roots, board.options.stat_node
+    roots = board.roots
     by_path: dict[str, DeviceNode] = {}
     with Tree(roots.dev_root or "/") as tree:
         for entry in (entry for entry in entries if entry.kind == "dev"):
             paths = expand(join("/", entry.path), tree.names)
             names = [path.removeprefix("/dev/") for path in paths if path.startswith("/dev/")]
-            made = (nodes.make_node(roots, stat_node, name, entry.reason) for name in names)
+            made = (nodes.make_node(board.nodes, name, entry.reason) for name in names)
             listed = {node.path: node for node in made if node}
             by_path |= listed
             if not listed:
@@ -196,7 +202,7 @@ def _devices(
     first = NamedDevice(name="0", uuid=integrated.uuid, nodes=rest)
     if not own_nodes:
         return (first,)
-    control = nodes.control_nodes(board.roots, board.options.stat_node, board.findings)
+    control = nodes.control_nodes(board.nodes)
     others = (node for node in shared if node.path not in CONTROL_NODES)
     every = _sorted([*own_nodes, *control, *others])
     return first, NamedDevice(name="1", uuid=discrete.uuid, nodes=every)
@@ -214,11 +220,10 @@ def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[
 
     If the lists mount /dev/dri/by-path, no node is made in it: that directory is the host's.
     """
-    roots, stat_node = board.roots, board.options.stat_node
-    node = nodes.gpu_node(roots, stat_node, board.findings, gpu.minor, gpu.index)
+    node = nodes.gpu_node(board.nodes, gpu.minor, gpu.index)
     if node is None:
         return []
-    drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
+    drm, by_path = nodes.drm_nodes(board.nodes, gpu.bus_id, gpu.index)
     by_name = {os.path.basename(node.path): node for node in drm}
     links = [replace(by_name[os.path.basename(link.target)], path=link.path) for link in by_path]
     return [node, *drm, *(links if with_by_path else ())]
@@ -233,9 +238,7 @@ def _integrated_nodes(
     """
     discrete = {*discrete, f"/dev/nvidia{discrete_minor}"}
     remaining = [node for path, node in listed.items() if path not in discrete]
-    display = nodes.make_node(
-        board.roots, board.options.stat_node, THOR_DISPLAY_NODE, "display of the integrated GPU"
-    )
+    display = nodes.make_node(board.nodes, THOR_DISPLAY_NODE, "display of the integrated GPU")
     if display is not None and display.path not in discrete:
         remaining.append(display)
     return _sorted(remaining)

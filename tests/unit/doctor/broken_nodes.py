@@ -35,7 +35,7 @@ from nvct.engine.status import Status
 from nvct.errors import HostError
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.nvml.mig_model import MigGpu, MigState
-from nvct.host.nvml.sample_model import GpuCondition, GpuReadiness, NvmlConditions, NvmlReadiness
+from nvct.host.nvml.sample_model import GpuCondition, GpuReadiness, NvmlConditions
 from nvct.host.roots import Roots
 from nvct.kernel.kmsg import Message
 from tests.support.kubelet_records import CONTAINER, UID, Given
@@ -59,7 +59,7 @@ def node_of(home: Path, **given: object) -> Node:
     node = Node(settings=Config(), env={}, host=str(home))
     parts: dict[str, object] = {
         "roots": roots_of(home), "discovery": HostError("x"), "session": None, "nvml": None,
-        "readiness": None, "log": Log(), "statuses": [], "registry": Registry(),
+        "readiness": (), "log": Log(), "statuses": [], "registry": Registry(),
         "ask": lambda *_: None,
     }  # fmt: skip
     vars(node).update({**parts, **given})
@@ -349,8 +349,8 @@ def switches(home: Path, *, manager: bool = True, **given: object) -> Node:
     return node_of(home, **given)
 
 
-def readiness(**values: object) -> NvmlReadiness:
-    return NvmlReadiness(gpus=(GpuReadiness(bus_id="00000000:18:00.0", **values),))  # type: ignore[arg-type]
+def readiness(**values: object) -> tuple[GpuReadiness, ...]:
+    return (GpuReadiness(bus_id="00000000:18:00.0", **values),)  # type: ignore[arg-type]
 
 
 def switches_without_a_manager(home: Path, broken: bool) -> Part:
@@ -384,7 +384,7 @@ def no_program(*_words: object) -> Completed:
     return completed("", 127)
 
 
-def started(home: Path, state: NvmlReadiness | None, first_s: float | None) -> Node:
+def started(home: Path, state: tuple[GpuReadiness, ...], first_s: float | None) -> Node:
     """Return a node whose NVML took some seconds for its first answer."""
     return node_of(home, readiness=state, session=SimpleNamespace(first_answer_s=first_s))
 

@@ -9,7 +9,7 @@ import pytest
 
 from nvct.doctor import hardware
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
+from nvct.host.nvml.sample_model import GpuReadiness
 from tests.unit.doctor import broken_nodes as hosts
 
 
@@ -31,7 +31,7 @@ def test_a_manager_that_is_not_seen_is_not_blamed(tmp_path: Path) -> None:
 
 def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
     gpus = tuple(GpuReadiness(bus_id=f"00000000:{n}0:00.0", fabric=2) for n in range(1, 7))
-    part = hardware.fabric(hosts.node_of(tmp_path, readiness=NvmlReadiness(gpus=gpus)))
+    part = hardware.fabric(hosts.node_of(tmp_path, readiness=gpus))
 
     assert part.lines == (
         (
@@ -98,13 +98,13 @@ def test_a_users_process_is_no_fabric_manager(
 @pytest.mark.parametrize(
     ("readiness", "first_s", "words"),
     [
-        (None, None, "does not exist"),
+        ((), None, "does not exist"),
         (hosts.readiness(persistence=False), 0.2, "first answer took 0.2 s"),
         (hosts.readiness(persistence=None), 3.0, "first answer took 3.0 s"),
     ],
 )
 def test_persistence_is_a_fault_only_if_the_start_was_slow(
-    readiness: NvmlReadiness | None, first_s: float | None, words: str, tmp_path: Path
+    readiness: tuple[GpuReadiness, ...], first_s: float | None, words: str, tmp_path: Path
 ) -> None:
     hosts.write(tmp_path, "sys/module/nvidia/version", "580.159.04\n")
 

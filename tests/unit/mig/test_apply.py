@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nvct.errors import DocumentError, HostError, NvmlError, UsageError
-from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.mig_model import MigChange, MigState
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig import config, export, journal, plan, tables
 from nvct.mig.apply import AGENT, Machine, apply, recover
@@ -51,11 +51,11 @@ class FailingSession(NvmlSession):
         super().__init__(library)
         self.left, self.instead = at, instead
 
-    def change_mig(self, verb: str, answer: type[Any], **arguments: Any) -> Any:
+    def change_mig(self, change: MigChange) -> Any:
         self.left -= 1
         if self.left == 0:
             self.instead()
-        return super().change_mig(verb, answer, **arguments)
+        return super().change_mig(change)
 
 
 def refuse() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from nvct.errors import HostError
-from nvct.host.nvml.mig_model import GpuInstance
+from nvct.host.nvml import mig_model
+from nvct.host.nvml.mig_model import GpuInstance, MigChange
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig.apply import HeldError, Machine, apply, recover, renew
 from nvct.mig.holders import Holder
@@ -49,9 +50,10 @@ def test_the_others_stay(divided: Machine, index: int) -> None:
     calls: list[str] = []
 
     class Recorded(NvmlSession):
-        def change_mig(self, verb: str, answer: type[Any], **arguments: Any) -> Any:
-            calls.append(f"{verb} {arguments.get('gi', '')}".strip())
-            return super().change_mig(verb, answer, **arguments)
+        def change_mig(self, change: MigChange) -> Any:
+            verb, _ = mig_model.CHANGES[type(change)]
+            calls.append(f"{verb} {getattr(change, 'gi', '')}".strip())
+            return super().change_mig(change)
 
     assert isinstance(divided.session, NvmlSession)
     before = layouts(divided)

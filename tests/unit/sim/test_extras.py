@@ -123,7 +123,7 @@ def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
     check = (
         "from nvct.config.model import Config; from nvct.doctor.hardware import fabric as check;"
-        "from nvct.doctor.node import Node; node = Node(Config(), {}); node.readiness = None;"
+        "from nvct.doctor.node import Node; node = Node(Config(), {}); node.readiness = ();"
         "print(*check(node).lines)"
     )
     look = f"'{sys.executable}' -I -c '{check}'"

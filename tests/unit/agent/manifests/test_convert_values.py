@@ -76,6 +76,19 @@ def test_the_command_prints_values_and_sentences(tmp_path: Path) -> None:
     )
 
 
+def test_sections_that_share_a_text_by_an_alias_are_changed_one_by_one() -> None:
+    shared = yaml.safe_load("exporter: &it {config: {create: true}}\ndcgmExporter: *it\n")
+    values = {
+        "dcgmExporter": shared["dcgmExporter"],
+        "customMetrics": "a",
+        "dra": shared["exporter"],
+    }
+    converted, _ = convert(values, "values.yaml")
+    assert converted["dcgmExporter"]["config"] == {"create": True, "data": "a"}
+    assert shared["exporter"] == {"config": {"create": True}}
+    assert "data" not in str(converted.get("dra", {}))
+
+
 def test_a_release_without_values_is_converted(tmp_path: Path) -> None:
     """`helm get values --output yaml` prints null then."""
     (tmp_path / "values.yaml").write_text("null\n")

@@ -12,6 +12,10 @@ from nvct.linux import device_nodes
 from tests.support.host_tree import HostTree
 
 
+def search(host: HostTree) -> nodes.NodeSearch:
+    return nodes.NodeSearch(host.roots, host.stat_node, Findings())
+
+
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
@@ -49,7 +53,7 @@ def test_plain_files_are_no_nodes_for_the_real_stat(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module()
     findings = Findings()
 
-    assert nodes.control_nodes(host.roots, device_nodes.node, findings) == ()
+    assert nodes.control_nodes(nodes.NodeSearch(host.roots, device_nodes.node, findings)) == ()
     assert any("nvidiactl is no device node" in warning for warning in findings.warnings)
 
 
@@ -65,14 +69,14 @@ def test_missing_modeset_node_is_normal_on_a_server(tmp_path: Path) -> None:
     (tmp_path / "dev/nvidia-modeset").unlink()
     findings = Findings()
 
-    assert len(nodes.control_nodes(host.roots, host.stat_node, findings)) == 3
+    assert len(nodes.control_nodes(nodes.NodeSearch(host.roots, host.stat_node, findings))) == 3
     assert findings.warnings == []
 
 
 def test_node_is_at_dev_in_the_container_whatever_the_dev_root(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().gpu(0)
 
-    node = nodes.gpu_node(host.roots, host.stat_node, Findings(), 0, 0)
+    node = nodes.gpu_node(search(host), 0, 0)
 
     assert node is not None
     assert (node.path, node.host_path) == ("/dev/nvidia0", f"{tmp_path}/dev/nvidia0")
@@ -82,7 +86,7 @@ def test_a_by_path_link_is_included_only_with_its_target(tmp_path: Path) -> None
     host = HostTree(tmp_path).module().gpu(0)
     (tmp_path / "dev/dri/renderD128").unlink()
 
-    drm, links = nodes.drm_nodes(host.roots, host.stat_node, "0000:18:00.0", 0)
+    drm, links = nodes.drm_nodes(search(host), "0000:18:00.0", 0)
 
     assert [node.path for node in drm] == ["/dev/dri/card1"]
     assert links == (Link(target="../card1", path="/dev/dri/by-path/pci-0000:18:00.0-card"),)
@@ -92,4 +96,4 @@ def test_a_mig_device_without_one_of_its_nodes_has_no_nodes(tmp_path: Path) -> N
     host = HostTree(tmp_path).module().gpu(0).instance(0, 7, 0, (30, 31))
     (tmp_path / "dev/nvidia-caps/nvidia-cap31").unlink()
 
-    assert nodes.cap_nodes(host.roots, host.stat_node, (30, 31), "0:0") is None
+    assert nodes.cap_nodes(search(host), (30, 31), "0:0") is None

@@ -2,7 +2,6 @@
 """Verb readiness, over a library in Python."""
 
 import json
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from nvct import typed
 from nvct.host.nvml.attributes import readiness
 from nvct.host.nvml.calls import Calls
-from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
+from nvct.host.nvml.sample_model import GpuReadiness
 from tests.unit.host.nvml.test_report import AttributedNvml, fabric
 
 BUS = "00000000:18:00.0"
@@ -41,5 +40,5 @@ class ReadyNvml(AttributedNvml):
 def test_what_a_gpu_reports(gpu: dict[str, object], expected: GpuReadiness) -> None:
     found = readiness(Calls(ReadyNvml({"bus": BUS, **gpu}, {})))
 
-    assert found == NvmlReadiness(gpus=(expected,))  # NVML refuses the second one
-    assert typed.load(NvmlReadiness, json.loads(json.dumps(asdict(found)))) == found
+    assert found == (expected,)  # NVML refuses the second one
+    assert typed.load(tuple[GpuReadiness, ...], json.loads(json.dumps(typed.dump(found)))) == found

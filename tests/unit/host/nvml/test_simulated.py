@@ -4,7 +4,6 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType
 
 import pytest
 
@@ -14,7 +13,16 @@ from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.model import Inventory
-from nvct.host.nvml.mig_model import ComputeInstance, MigState, Placement
+from nvct.host.nvml.mig_model import (
+    ComputeInstance,
+    Create,
+    CreateCompute,
+    Destroy,
+    DestroyCompute,
+    MigState,
+    Placement,
+    SetMode,
+)
 from nvct.host.nvml.session import NvmlSession, shared_session
 from nvct.host.roots import Roots
 from nvct_sim import tree
@@ -137,18 +145,18 @@ def test_the_state_of_every_gpu_is_read(session: NvmlSession) -> None:
 
 def test_instances_are_created_and_destroyed(session: NvmlSession) -> None:
     gpu = session.mig().gpus[2]
-    gi = session.change_mig("mig_create", int, uuid=gpu.uuid, kind=2, start=4, size=4)
-    ci = session.change_mig("mig_create_compute", int, uuid=gpu.uuid, gi=gi, kind=1, engine=0)
+    gi = session.change_mig(Create(uuid=gpu.uuid, kind=2, start=4, size=4))
+    ci = session.change_mig(CreateCompute(uuid=gpu.uuid, gi=gi, kind=1, engine=0))
 
     (instance,) = session.mig().gpus[2].instances
     assert instance.placement == Placement(4, 4)
     assert instance.compute == (ComputeInstance(id=ci, kind=1, engine=0, start=0, size=2),)
 
     with pytest.raises(NvmlError, match=r"nvmlGpuInstanceDestroy of .* failed: in use"):
-        session.change_mig("mig_destroy", NoneType, uuid=gpu.uuid, gi=gi)
-    session.change_mig("mig_destroy_compute", NoneType, uuid=gpu.uuid, gi=gi, ci=ci)
-    session.change_mig("mig_destroy", NoneType, uuid=gpu.uuid, gi=gi)
-    assert session.change_mig("mig_set_mode", bool, uuid=gpu.uuid, enabled=False)
+        session.change_mig(Destroy(uuid=gpu.uuid, gi=gi))
+    session.change_mig(DestroyCompute(uuid=gpu.uuid, gi=gi, ci=ci))
+    session.change_mig(Destroy(uuid=gpu.uuid, gi=gi))
+    assert session.change_mig(SetMode(uuid=gpu.uuid, enabled=False))
     assert not session.mig().gpus[2].enabled
 
 
@@ -156,7 +164,7 @@ def test_a_place_that_is_taken_is_refused_by_name(session: NvmlSession) -> None:
     gpu = session.mig().gpus[1]
 
     with pytest.raises(NvmlError, match=r"nvmlDeviceCreateGpuInstanceWithPlacement of .* failed"):
-        session.change_mig("mig_create", int, uuid=gpu.uuid, kind=4, start=0, size=8)
+        session.change_mig(Create(uuid=gpu.uuid, kind=4, start=0, size=8))
 
 
 def test_a_state_survives_the_protocol(session: NvmlSession) -> None:

@@ -78,7 +78,7 @@ def test_an_xid_is_reported_once_and_after_the_start_of_the_watch(
 
 
 def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession) -> None:
-    session.call("events")
+    session.ask("events", object)
 
     node_changes.lose_gpu(node, 3)
 
@@ -88,12 +88,12 @@ def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession
 def test_the_question_for_events_hangs_with_the_driver(
     node: tree.Node, session: NvmlSession
 ) -> None:
-    session.call("events")
+    session.ask("events", object)
     node_changes.set_fault(node, "hang", 600)
     session.limit_s = 1
 
     with pytest.raises(NvmlError, match="NVML does not answer within 1 s"):
-        session.call("events")
+        session.ask("events", object)
     node_changes.set_fault(node, "hang", 0)
     session.limit_s = 60
     assert session.ask("events", NvmlEvents).events == ()
