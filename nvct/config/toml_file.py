@@ -108,6 +108,8 @@ def put(document: Table, key: Path, value: object) -> None:
     for name in key[:-1]:
         inner = document.setdefault(name, {})
         if not isinstance(inner, dict):
+            if value is ABSENT:
+                return
             raise EngineConfigError(f"{'.'.join(key)} cannot be put back: {name} is no table")
         document = inner
     if value is ABSENT:

@@ -106,6 +106,7 @@ def test_a_change_of_any_key_is_made_or_refused_with_a_reason(
 
 @settings(max_examples=100, deadline=None)
 @given(texts(), PATHS, st.sampled_from(NAMES))
+@example("a = 1\n", ("a",), "a")
 def test_any_key_can_be_removed(text: str, table: tuple[str, ...], name: str) -> None:
     after = edit(text, [(table, name, ABSENT)], "x")
 
