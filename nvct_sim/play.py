@@ -41,7 +41,7 @@ INTERVAL_S = 0.5  # Between two values of a line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A change of a script."""
+    """One change in a script."""
 
     at_s: float  # seconds since the start
     change: tuple[str, ...]  # a name of node_changes.CHANGES and its arguments

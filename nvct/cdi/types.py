@@ -71,7 +71,7 @@ class Hook(TypedDict, total=False):
 
 
 class IntelRdt(TypedDict, total=False):
-    """Intel Resource Director Technology; replaces the container's own."""
+    """Intel Resource Director Technology; replaces what config.json has."""
 
     closID: Text
     l3CacheSchema: Text

@@ -123,7 +123,7 @@ def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None
 def _undo_engines(
     ctx: click.Context, folder: str, reload_mode: str, errors: list[NvctError]
 ) -> None:
-    """Take back the changes of engines; name the files that nvct's path stays in."""
+    """Undo the changes of engines; if that fails, name the files that keep nvct's path."""
     with collected(errors):
         try:
             ctx.invoke(runtime.undo, state_dir=folder, reload_mode=reload_mode)

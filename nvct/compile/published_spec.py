@@ -83,8 +83,8 @@ def options_of_file(path: str) -> dict[str, str]:
 def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
     """Return fingerprints that change with the driver, its nodes, MIG devices and config.toml.
 
-    While its service runs, a path unit loses changes (systemd 252 and 259 did), so `nvct publish`
-    compares these before and after: what the units watch and a specification depends on.
+    They cover what the units watch and a specification depends on. A path unit loses changes while
+    its service runs (systemd 252 and 259 did), so `nvct publish` compares before and after.
     """
     roots, now = live_host.roots_of(settings), time.time_ns()
     files = [settings.path or path_from(os.environ), f"{roots.etc}/ld.so.cache"]

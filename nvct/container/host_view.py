@@ -188,9 +188,9 @@ def _maps_root(bundle: Bundle) -> bool:
 
 
 def _way_by_own_mounts(bundle: Bundle) -> str:
-    """Return which mount that the runtime makes has settings that it does not protect.
+    """Return a mount of config.json that leaves the kernel's settings open to change, or "".
 
-    A relative source is of another folder for each runtime; for runc, none is the bundle.
+    A relative source names another folder for each runtime, and for runc never the bundle.
     """
     held = bundle.document.value(("linux", "readonlyPaths"))
     is_held = isinstance(held, list) and "/proc/sys" in held and "/proc/bus" in held

@@ -183,7 +183,7 @@ def _target(path: str) -> str:
 
 
 def _file(path: str, text: str) -> PathState:
-    """Return a specification's state; a file that is there keeps its owner."""
+    """Return the state of a specification to be written; an old file keeps its owner."""
     before = state_of(path)
     uid, gid = (before.uid, before.gid) if before.is_file else (os.geteuid(), os.getegid())
     return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, text=text)

@@ -144,7 +144,7 @@ def _creation(found: Found, records: Sequence[dict[str, str]], node: Node) -> di
 def _watched(proc: str) -> Iterator[Found]:
     """Yield the containers of Podman whose control group does not name them.
 
-    Such are those of a user without control groups. conmon has the id as its option -c and is the
+    They belong to a user without control groups. conmon has the id in its option -c, and is the
     parent of the first process. Another user's conmon is not believed.
     """
     for pid in procfs.processes(proc):

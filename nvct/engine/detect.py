@@ -54,7 +54,7 @@ def engines(
 
 
 def _is_running(installed: Engine, running: Sequence[Engine]) -> bool:
-    """Report whether an installed engine is a running one; one inside Docker is another."""
+    """Report whether an installed engine runs; one inside Docker does not count."""
     return any(
         not engine.foreign
         and (engine.engine, engine.root) == (installed.engine, installed.root)

@@ -170,7 +170,7 @@ def discover_imex(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Invento
         if FOLDER not in procfs.majors(roots):
             raise HostError(
                 f"no IMEX channel: {roots.proc}/devices has no {FOLDER}",
-                hint="load nvidia of a driver since 550 on machines with multi-node NVLink",
+                hint="load nvidia of driver 550 or later, on a machine with multi-node NVLink",
             )
         raise HostError(
             f"no IMEX channel in {roots.dev}/{FOLDER}",

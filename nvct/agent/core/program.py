@@ -218,5 +218,5 @@ def grace_s(env: Mapping[str, str]) -> int:
     """Return the seconds this pod may take to end; UsageError if the variable is no number."""
     text = env.get(GRACE_ENV, "") or str(GRACE_S)
     if not text.isdecimal() or not text.isascii():
-        raise UsageError(f"{GRACE_ENV}={text!r} is no number of seconds", hint="as 30")
+        raise UsageError(f"{GRACE_ENV}={text!r} is not a number of seconds", hint="such as 30")
     return int(text)

@@ -41,7 +41,7 @@ def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
             problem = f"maximum request size for shared resources is 1; found {len(ids)}"
         hardware = {resource.devices[id_].uuid for id_ in ids}
         if settings.shared_devices_allocation_policy == "distinct" and len(hardware) < len(ids):
-            problem = f"{len(ids)} replicas must be of as many devices; found {len(hardware)}"
+            problem = f"{len(ids)} replicas need as many devices; found {len(hardware)}"
     if problem:
         raise RequestError(
             f'invalid allocation request for "{resource.name}": invalid request: {problem}'

@@ -73,10 +73,10 @@ VARIABLES = {
 
 
 def limits(env: Mapping[str, str]) -> Limits:
-    """Return the limits of the variables.
+    """Return the limits in the variables.
 
     Raises:
-        UsageError: one is no number.
+        UsageError: one is not a number.
     """
     known: dict[str, int] = {}
     for name, variable in VARIABLES.items():
@@ -84,7 +84,7 @@ def limits(env: Mapping[str, str]) -> Limits:
         if not text:
             continue
         if not (text.isascii() and text.isdigit() and len(text) < 6):
-            raise UsageError(f"{variable}={text!r} is no number below 100000", hint="as 1")
+            raise UsageError(f"{variable}={text!r} is not a number below 100000", hint="such as 1")
         known[name] = int(text)
     return Limits(**known)
 

@@ -48,5 +48,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
             f"the task heal needs {LEVEL_ENV}", hint=f"it is one of {', '.join(LEVELS)}"
         )
     if not (known.evict_s.isascii() and known.evict_s.isdigit()):
-        raise UsageError(f"{EVICT_ENV}={known.evict_s!r} is no number of seconds", hint="as 1800")
+        raise UsageError(
+            f"{EVICT_ENV}={known.evict_s!r} is not a number of seconds", hint="such as 1800"
+        )
     return known, ()

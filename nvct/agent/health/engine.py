@@ -208,7 +208,7 @@ class HealthEngine:
             self._users.remove(user)
 
     async def begin(self, client: NvmlClient) -> None:
-        """Start the watch for XIDs if it has not, and check GPUs: before devices are offered."""
+        """Start the watch for XIDs unless it runs, and check GPUs, before devices are offered."""
         try:
             if not self._watch:
                 await self._take(client, await self._ask(client, client.events()))

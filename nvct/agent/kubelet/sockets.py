@@ -18,7 +18,7 @@ from nvct.agent.machine.folder_watch import identity
 
 
 class Sockets:
-    """Serves on some sockets."""
+    """The sockets of a gRPC server, told from those of others."""
 
     def __init__(self, *paths: str) -> None:
         self.paths = paths

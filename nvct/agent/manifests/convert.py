@@ -178,7 +178,7 @@ def _by_capability(what: str, condition: Object, operator: str, values: list[str
     if is_wrong or operator == "NotIn" or (operator != "In" and len(pairs) != 1):
         raise DocumentError(
             f"{what}: {_text(condition)} cannot be expressed by labels",
-            hint="say In, or Gt or Lt with one version as 7.0",
+            hint="say In, or Gt or Lt and a version such as 7.0",
         )
     if operator == "In":
         return [

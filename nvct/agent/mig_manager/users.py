@@ -152,7 +152,7 @@ class HostServices:
         if not isinstance(services, list):
             raise DocumentError(
                 f"{self._clients_file} lists no services",
-                hint="it has the keys version and systemd-services",
+                hint="it needs the keys version and systemd-services",
             )
         return tuple(map(str, services))
 

@@ -40,7 +40,7 @@ def dumps(
     comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
-    """Return a file's content, in YAML after a comment; CdiSpecError, UsageError for a format."""
+    """Return the content of a spec file; CdiSpecError, or UsageError for an unknown format."""
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)
     if format == "json":

@@ -186,7 +186,8 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
     has_annotations = bool(extended.container_annotations or extended.pod_annotations)
     if has_annotations and extended.engine != "containerd":
         raise UsageError(
-            f"{extended.engine} has no annotations to hand on", hint="they are containerd's alone"
+            f"{extended.engine} has no annotations to hand on",
+            hint="leave --container-annotation and --pod-annotation out",
         )
     return extended
 

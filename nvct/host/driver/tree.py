@@ -54,7 +54,7 @@ class Tree:
             self.root = Root.open(host_path)
         except HostError as error:
             raise HostError(
-                error.message, hint="name the driver's: --driver-root, or root in config.toml"
+                error.message, hint="name the driver's root: --driver-root, or root in config.toml"
             ) from error
         self._names: dict[str, list[str]] = {}
         self._sets: dict[str, frozenset[str]] = {}

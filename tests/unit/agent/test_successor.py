@@ -139,5 +139,5 @@ async def test_one_that_does_not_serve_ends_at_once(monkeypatch: pytest.MonkeyPa
 def test_a_grace_that_is_no_number_is_refused() -> None:
     assert (grace_s({}), grace_s({GRACE_ENV: "300"})) == (GRACE_S, 300)
     for wrong in ("soon", "-1", "1.5", "²"):
-        with pytest.raises(UsageError, match=f"{GRACE_ENV}='{wrong}' is no number of seconds"):
+        with pytest.raises(UsageError, match=f"{GRACE_ENV}='{wrong}' is not a number of seconds"):
             grace_s({GRACE_ENV: wrong})

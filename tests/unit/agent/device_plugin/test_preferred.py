@@ -144,7 +144,7 @@ def test_two_replicas_of_one_gpu_are_refused_by_policy_distinct() -> None:
 
     check(resource, ["GPU-0::0", "GPU-1::0"], distinct)
     check(resource, ["GPU-0::0", "GPU-0::1"], Settings())
-    with pytest.raises(RequestError, match="2 replicas must be of as many devices; found 1"):
+    with pytest.raises(RequestError, match="2 replicas need as many devices; found 1"):
         check(resource, ["GPU-0::0", "GPU-0::1"], distinct)
 
 

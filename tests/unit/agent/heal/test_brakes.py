@@ -304,5 +304,5 @@ def test_the_limits_are_variables() -> None:
     given = {names["nodes"]: "3", names["stop"]: "0", names["resets"]: "1"}
     assert limits(given) == Limits(nodes=3, stop=0, resets=1)
     for wrong in ({names["nodes"]: "1e3"}, {names["stop"]: "-1"}, {names["resets"]: "two"}):
-        with pytest.raises(UsageError, match="is no number below"):
+        with pytest.raises(UsageError, match="is not a number below"):
             limits(wrong)

@@ -601,5 +601,5 @@ def test_settings() -> None:
     for env in ({}, {"NVCT_REMEDIATION": "none"}, {"NVCT_REMEDIATION": "sometimes"}):
         with pytest.raises(UsageError):
             resolve((), env)
-    with pytest.raises(UsageError, match="'-1' is no number of seconds"):
+    with pytest.raises(UsageError, match="'-1' is not a number of seconds"):
         resolve((), {"NVCT_REMEDIATION": "evict", "NVCT_REMEDIATION_EVICT_S": "-1"})
