@@ -18,7 +18,7 @@ from nvct.config.model import Config
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError, NvctError
 from nvct.host import discovery_options, modes
-from nvct.host.discovery_options import DEFAULTS, DiscoveryOptions
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.model import Inventory
 from nvct.host.roots import WSL_LIBRARIES, Roots, join
@@ -62,10 +62,11 @@ def stat_node(settings: Config) -> nodes.StatNode:
 
 
 def discover(
-    settings: Config, options: DiscoveryOptions = DEFAULTS, mode: str = "auto"
+    settings: Config, options: DiscoveryOptions | None = None, mode: str = "auto"
 ) -> Inventory:
     """Return the inventory of config.toml's host; DriverNotFoundError if it has no driver."""
-    return modes.discover(mode, roots_of(settings), _named(settings, options))
+    roots = roots_of(settings)
+    return modes.discover(mode, roots, _named(settings, roots, options or DiscoveryOptions()))
 
 
 def loaded_view(settings: Config) -> Inventory | None:
@@ -74,12 +75,15 @@ def loaded_view(settings: Config) -> Inventory | None:
 
     if not settings.wants_view:
         return None
-    options = _named(settings, DEFAULTS)
-    return after_upgrade.loaded_view(of_host.farm_of(settings), roots_of(settings), options)
+    roots = roots_of(settings)
+    options = _named(settings, roots, DiscoveryOptions())
+    return after_upgrade.loaded_view(of_host.farm_of(settings), roots, options)
 
 
-def _named(settings: Config, options: DiscoveryOptions) -> DiscoveryOptions:
-    return replace(options, stat_node=stat_node(settings)) if settings.plain_nodes else options
+def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> DiscoveryOptions:
+    return (
+        replace(options, stat_node=nodes.named_nodes(roots)) if settings.plain_nodes else options
+    )
 
 
 def discover_or_view(
@@ -94,18 +98,20 @@ def discover_or_view(
 
     If options name the files' directories, which are `elsewhere`, no view is used.
     """
-    may_be_view = mode in ("auto", "nvml") and not elsewhere and settings.wants_view
-    if not may_be_view or not os.path.isdir(settings.farm_dir):
-        return discover(settings, options, mode)
+    roots = roots_of(settings)
+    options = _named(settings, roots, options)
+
+    def find() -> Inventory:
+        return modes.discover(mode, roots, options)
+
+    if elsewhere or mode not in ("auto", "nvml"):
+        return find()
+    if not settings.wants_view or not os.path.isdir(settings.farm_dir):
+        return find()
     from nvct.farm import after_upgrade, of_host  # not loaded on hosts without a view
 
     farm = of_host.farm_of(settings, may_build=may_build)
-    return after_upgrade.discover_or_view(
-        farm,
-        roots_of(settings),
-        _named(settings, options),
-        lambda: discover(settings, options, mode),
-    )
+    return after_upgrade.discover_or_view(farm, roots, options, find)
 
 
 def own_mode(settings: Config) -> str:
