@@ -85,6 +85,7 @@ def test_a_containerd_that_cannot_be_reloaded_gets_its_former_files(
 
 
 CHECK = """
+from dataclasses import replace
 from nvct.engine.model import FileEdit
 from nvct.errors import EngineError
 from nvct.installer import engine
@@ -97,10 +98,11 @@ request = Request(
 made = engine.setup(request)
 print(made.options.engine_version > (1, 5))
 now = made.files.read(request.config)
+control = replace(made.control, removing=True)  # these files have no runtime of ours
 for after in (now + b"# a comment", now + b"[[no table"):
     edit = FileEdit(path=request.config, before=now, after=after)
     try:
-        print(list(made.control.check([edit])))
+        print(list(control.check([edit])))
     except EngineError as error:
         print(error.message)
 """
