@@ -116,10 +116,10 @@ def explain(
     named = click.get_current_context().meta.get("nvct.config")
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
-    told = explanation.explain(found, program, surroundings, driver_release)
-    lines = explain_container.text(told, everything=everything, width=screen.columns())
-    show(form, told, [lines])
-    if told["error"]:
+    document = explanation.explain(found, program, surroundings, driver_release)
+    lines = explain_container.text(document, everything=everything, width=screen.columns())
+    show(form, document, [lines])
+    if document["error"]:
         sys.exit(1)
 
 
@@ -152,10 +152,14 @@ def _explain_reason(name: str, form: str) -> None:
         ("  looks at: ", reason.evidence),
         ("  do: ", reason.remedy),
     )
-    told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
-    told["remedy"] = reason.remedy
+    document = {
+        "reason": name,
+        "question": reason.question,
+        "evidence": reason.evidence,
+        "remedy": reason.remedy,
+    }
     width = screen.columns()
-    show(form, told, (line for one in paragraphs for line in screen.wrapped(*one, width)))
+    show(form, document, (text for each in paragraphs for text in screen.wrapped(*each, width)))
 
 
 def _message_text(found: Found, *, is_log: bool) -> str:

@@ -106,32 +106,32 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "unknown", text
 
 
-def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
+def text(document: dict[str, Any], *, everything: bool, width: int = 0) -> str:
     """Return the lines about a request."""
-    rows = [*_rows(told), *_injected_rows(told.get("inject", {}), everything=everything)]
-    rows += [("took", one) for one in _times(told)]
+    rows = [*_rows(document), *_injected_rows(document.get("inject", {}), everything=everything)]
+    rows += [("took", one) for one in _times(document)]
     return "\n".join(_named(rows, "{:<13}", width))
 
 
-def _rows(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield what is asked for, and what is decided, each line with what it is about."""
-    yield "", HEADLINES[told["outcome"]]
-    if told["error"]:
-        yield "error", told["error"]["line"]
-    config = told["config"]
+    yield "", HEADLINES[document["outcome"]]
+    if document["error"]:
+        yield "error", document["error"]["line"]
+    config = document["config"]
     where = config["path"] if config["read"] else f"defaults: {config['path']} is not in force"
     rules = f"; {config['rules']} policy rules" if config["rules"] else ""
     yield "config", f"{where}; mode {config['mode']}; layout {config['layout']}{rules}"
     yield from (("config", one) for one in config["warnings"])
-    yield from (("asked", one) for one in told["asked"] or ["nothing"])
-    if told["privileged"]:
+    yield from (("asked", one) for one in document["asked"] or ["nothing"])
+    if document["privileged"]:
         yield "asked", "it has CAP_SYS_ADMIN"
-    for step in told["policy"]:
+    for step in document["policy"]:
         verdict = "decides" if step["holds"] else "does not hold"
         yield "policy", f"{step['rule']!r} ({step['then']}) {verdict}: {step['why']}"
-    if told["request"]:
-        yield from _request_rows(told)
-    yield from (("note", one) for one in told["notes"])
+    if document["request"]:
+        yield from _request_rows(document)
+    yield from (("note", one) for one in document["notes"])
 
 
 def left_out(one: dict[str, Any]) -> str:
@@ -139,30 +139,30 @@ def left_out(one: dict[str, Any]) -> str:
     return f"{one['capability']} ({count(one['paths'], 'path')}): {one['why']}"
 
 
-def _times(told: dict[str, Any]) -> Iterator[str]:
+def _times(document: dict[str, Any]) -> Iterator[str]:
     """Yield how long each step took just now, and all of them when the container was created."""
     yield "; ".join(
         f"{one['step']}{' ' if one['how'] else ''}{one['how']} {one['ms']:.1f} ms"
-        for one in told["steps"]
+        for one in document["steps"]
     )
-    if told["recorded"] and "took" in told["recorded"]:
-        verb = "refused" if told["recorded"]["outcome"] == "refused" else "created"
-        yield f"when it was {verb}, all of it took {told['recorded']['took']}"
+    if document["recorded"] and "took" in document["recorded"]:
+        verb = "refused" if document["recorded"]["outcome"] == "refused" else "created"
+        yield f"when it was {verb}, all of it took {document['recorded']['took']}"
 
 
-def _request_rows(told: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    request = told["request"]
+def _request_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    request = document["request"]
     ids = ", ".join(request["ids"]) or "the driver without a GPU"
     yield "request", f"{request['source']} asks for {ids}; mode {request['mode']}"
     if request["besides"]:
         yield "request", f"besides: {', '.join(request['besides'])}"
-    for one in told["devices"]:
+    for one in document["devices"]:
         yield "device", f"{one['name']} of {one['spec']}" if one["spec"] else one["name"]
     capabilities = request["capabilities"]
     words = "all but compat32" if capabilities is None else ", ".join(capabilities) or "none"
     yield "capabilities", words
-    yield from (("left out", left_out(one)) for one in told["left out"])
-    for one in told["requirements"]:
+    yield from (("left out", left_out(one)) for one in document["left out"])
+    for one in document["requirements"]:
         host = "; ".join(
             ", ".join(f"{name} {value}" for name, value in facts.items() if value)
             for facts in one["host"]

@@ -39,7 +39,7 @@ from nvct.host.model import warning_kind
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
 
-Told: TypeAlias = dict[str, Any]  # As JSON has it
+Document: TypeAlias = dict[str, Any]  # As JSON has it
 
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
 WORDS_ONLY = "the command line"
@@ -134,7 +134,7 @@ class Reader(Host):
 
 def explain(
     bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
-) -> Told:
+) -> Document:
     """Return what the shim would do with a container; `released` is as in `messages.waiting`."""
     clock = Clock("config.toml")
     path = load.path_from(env)
@@ -145,7 +145,7 @@ def explain(
         config, trouble = Config(), error
     clock.end()
     config = config.replaced(mode=MODES.get(program) or config.mode)
-    told: Told = {
+    document: Document = {
         "nvct-explanation": 1,
         "config": {
             "path": path,
@@ -166,20 +166,20 @@ def explain(
     ):
         reader = Reader(config, kept, scratch, dict(env), clock)
         folder = None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
-        refused = _decide(told, bundle, folder, reader, trouble)
+        refused = _decide(document, bundle, folder, reader, trouble)
         if refused is not None:
             refused.hint = messages.waiting(refused.hint, released)
-        told["error"] = refused and {
+        document["error"] = refused and {
             "line": line(program, refused),
             "message": refused.message,
             "hint": refused.hint,
             "code": refused.code,
         }
-        notes = [*told["notes"], *reader.notes]
-        told["notes"] = [messages.waiting(note, released) for note in notes]
-        told["steps"] = clock.to_dicts()
-        told["recorded"] = decisions.last(decisions.folders(env), folder) if folder else None
-    return told
+        notes = [*document["notes"], *reader.notes]
+        document["notes"] = [messages.waiting(note, released) for note in notes]
+        document["steps"] = clock.to_dicts()
+        document["recorded"] = decisions.last(decisions.folders(env), folder) if folder else None
+    return document
 
 
 def _as_classic(config: Config) -> str:
@@ -210,9 +210,13 @@ def asked(bundle: Bundle, config: Config) -> list[str]:
 
 
 def _decide(
-    told: Told, bundle: Bundle, folder: str | None, reader: Reader, trouble: NvctError | None
+    document: Document,
+    bundle: Bundle,
+    folder: str | None,
+    reader: Reader,
+    trouble: NvctError | None,
 ) -> NvctError | None:
-    """Make the shim's decision, add its outcome to `told`, and return why it is refused.
+    """Make the shim's decision, add its outcome to `document`, and return why it is refused.
 
     `folder` is the bundle's; None if there is none, only a request.
     """
@@ -226,7 +230,7 @@ def _decide(
     decision = decide(bundle, config, reader, folder=folder, trouble=trouble, accept=accept)
     clock.end(then="edits")
     request, error = decision.request, None
-    told["asked"] += [f"{BY_ENGINE} {name}" for name in decision.engine]
+    document["asked"] += [f"{BY_ENGINE} {name}" for name in decision.engine]
     try:
         decision.into(bundle, config, None)
         clock.end()
@@ -234,22 +238,22 @@ def _decide(
             decision.notes.append(
                 "layout farm is chosen by the container's root; shown is classic"
             )
-        told["inject"] = outcome.injected(bundle)
+        document["inject"] = outcome.injected(bundle)
     except NvctError as caught:
         error = caught
-    told["outcome"] = "refused" if error else "GPU" if decision.gives else "untouched"
-    why = [] if told["outcome"] == "GPU" else [_finding(decision.notes, error, config)]
-    told["findings"] = [finding.to_dict() for finding in why]
-    told["policy"] = outcome.policy_steps(decision.origin)
-    told["request"] = None if request is None else outcome.request_of(request)
+    document["outcome"] = "refused" if error else "GPU" if decision.gives else "untouched"
+    why = [] if document["outcome"] == "GPU" else [_finding(decision.notes, error, config)]
+    document["findings"] = [finding.to_dict() for finding in why]
+    document["policy"] = outcome.policy_steps(decision.origin)
+    document["request"] = None if request is None else outcome.request_of(request)
     if request is not None:
-        told["requirements"] = outcome.requirements(request, reader.used)
-        told["devices"] = outcome.devices(request, reader.used)
-        names = [str(one["name"]) for one in told["devices"]]
-        told["left out"] = outcome.left_out(request, names, reader.used, config)
+        document["requirements"] = outcome.requirements(request, reader.used)
+        document["devices"] = outcome.devices(request, reader.used)
+        names = [str(one["name"]) for one in document["devices"]]
+        document["left out"] = outcome.left_out(request, names, reader.used, config)
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
-    lacking = _lacking(config) if told["outcome"] == "GPU" else []
-    told["notes"] = [*decision.notes, *warning, *lacking]
+    lacking = _lacking(config) if document["outcome"] == "GPU" else []
+    document["notes"] = [*decision.notes, *warning, *lacking]
     return error
 
 

@@ -42,7 +42,7 @@ RETRY_S = 10.0
 """The longest pause after a look that failed."""
 IN_USE_BY_SMI = "in use"
 """What nvidia-smi says then, in lower case: every process that has the GPU counts."""
-TOLD: Mapping[machine.Step, tuple[str, str]] = {
+EVENTS: Mapping[machine.Step, tuple[str, str]] = {
     "quarantined": ("GPUQuarantined", "is quarantined"),
     "evicting": ("GPUEvicting", "has its pods evicted"),
     "releasing": ("GPUReleasing", "is closed by all before a reset"),
@@ -52,7 +52,7 @@ TOLD: Mapping[machine.Step, tuple[str, str]] = {
     "requested": ("GPUNeedsHelp", "needs somebody to act"),
     "failed": ("GPUHealingFailed", "is not healed"),
 }
-"""The reason of each step's Event, and what a sentence says of the GPU."""
+"""The reason of each step's Event, and what its message says of the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +249,7 @@ class Healing(Task):
             self._log.decided(TASK, "changed", gpu, result="healed")
             return
         self._steps[gpu, after.step] += 1
-        event, words = TOLD[after.step]
+        event, words = EVENTS[after.step]
         reason = f": {after.reason}" if after.reason else ""
         remedy = f"; {REMEDIES[after.action]}" if after.action else ""
         text = f"{words}{reason}{remedy}"

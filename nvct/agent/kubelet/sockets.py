@@ -18,7 +18,7 @@ from nvct.agent.machine.folder_watch import identity
 
 
 class Sockets:
-    """The sockets of a gRPC server, told from those of others."""
+    """The Unix sockets of one gRPC server."""
 
     def __init__(self, *paths: str) -> None:
         self.paths = paths

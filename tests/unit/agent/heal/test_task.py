@@ -246,7 +246,7 @@ class Lab:
 
     def _notices(self) -> list[dict[str, Any]]:
         found = cast("list[dict[str, Any]]", self.health.describe()["notices"])
-        return [each for each in found if each["reason"] in dict(task.TOLD.values())]
+        return [each for each in found if each["reason"] in dict(task.EVENTS.values())]
 
 
 def state(work: Healing) -> str:
