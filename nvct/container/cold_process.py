@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the cold side in its own process, with a time limit; the shim has no other way to it.
+"""Runs the cold side in its own process, with a time limit; no other module starts it.
 
 Hot, but loaded only when something must be compiled. The cold side runs under its own
 interpreter (which has PyYAML, nvidia-ml-py and so on) and answers with one JSON object on stdout.
-A process can be killed when NVML hangs: one create then waits 20 s and reports an error.
+It is a process because that can be killed when NVML hangs: the create then fails after 20 s.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20
 LOCK_TIMEOUT_S = TIMEOUT_S + 10
-"""Longer than the holder may work, so that a waiter reports the holder's error, not the lock."""
+"""Longer than TIMEOUT_S, so that a waiting create reports the error of the one with the lock."""
 NOT_STARTED = 127
 KEPT_VARIABLES = (
     "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
@@ -45,7 +45,7 @@ ACTIVITIES = {
     "properties": "asking NVML about the GPUs",
 }
 OTHER_ACTIVITY = "looking for what the container asks for besides GPUs"
-"""Description of all other tasks: mode-gds and so on."""
+"""For all other plans: mode-gds and so on."""
 FORMAT = 1
 SUFFIX = ".failed"
 SLOW_NS = 2_000_000_000
@@ -91,7 +91,7 @@ def _crashed(argv: list[str], activity: str, status: int) -> HostError:
     if status & 0x7F:
         return HostError(
             f"{activity} failed: {cold} -m {argv[3]} died of signal {status & 0x7F}",
-            hint="nvct refresh shows whether it does again",
+            hint="nvct refresh shows whether that happens again",
         )
     return HostError(
         f"{activity} failed: {cold} -m {argv[3]} gave no answer",
@@ -169,10 +169,9 @@ def under_lock(
 ) -> T:
     """Return the result of `look_up` if another process has stored one, else that of `make`.
 
-    One process at a time calls `make`. `failures` records that `make` failed and for which
-    processes the failure counts. If the run directory cannot hold the lock, each process calls
-    `make`. Raises HostError if the lock is not free in time, and NvctError if `make` fails, or has
-    just failed in another process.
+    One process at a time calls `make`; if the run directory cannot hold the lock, each process
+    does. Raises HostError if the lock is not free in time, and NvctError if `make` fails or, with
+    `failures`, has just failed in another process.
     """
     if store.fd < 0:
         return make()
@@ -200,11 +199,11 @@ def under_lock(
 class Failures:
     """The last failure to make one plan, so that waiting creates do not repeat a slow attempt.
 
-    An NVML that hangs costs 20 s, and one process at a time may call it: without this record the
+    A hanging NVML costs 20 s, and only one process at a time calls it: without this record the
     tenth create would wait for minutes, longer than engines do. A failure counts for each process
-    that asked for the plan before it; for a later process only if the attempt was slow, and for
-    KEPT_NS. In both cases its fingerprints must match. After a fast failure each later create
-    tries again.
+    that asked for the plan before the failure; for a later process only if the attempt was slow,
+    and for KEPT_NS. In both cases the failure's fingerprints must match. After a fast failure
+    each later create tries again.
     """
 
     __slots__ = ("_asked_at", "_config", "_name", "_proc", "_store")
@@ -233,7 +232,7 @@ class Failures:
             raise from_dict(record["error"])
 
     def watch(self, make: Callable[[], T]) -> T:
-        """Return the result of `make`; record its failure, and raise that."""
+        """Return the result of `make`; if it fails, record the error and raise it."""
         began = time.monotonic_ns()
         facts = self._facts()
         try:

@@ -39,24 +39,23 @@ class Decision:
     def __init__(self, request: Request | None) -> None:
         # None if the container requests nothing, or starts without what it requests
         self.request = request
-        # of the container, with the results of the policy's rules; None without rules
+        # of the container, and the results of the policy's rules; None without rules
         self.origin: Origin | None = None
         self.notes: list[str] = []
         self.edits: list[Edits] = []
-        # the changes of the root before the container starts; None if there are none
+        # changes the container's root before the start; None if nothing changes
         self.layout: Layout | None = None
-        # of devices that the engine gave and the policy ignores; None if there are none
+        # takes out the devices that the engine gave and the policy ignores; None if all stay
         self.removal: Removal | None = None
-        # the devices that the engine gave, by name, where the policy is asked about them
+        # names of the devices that the engine gave, if the policy decides about them
         self.engine: list[str] = []
-        # the folder of leases and the program of the hook that keeps them, if the request was for
-        # free devices
+        # folder of the leases and program of the hook that keeps them, if free devices were chosen
         self.leases: tuple[str, str] | None = None
         self.error: NvctError | None = None
 
     @property
     def gives(self) -> bool:
-        """Whether the container starts with a GPU that it asks for, or that its engine gave."""
+        """Whether the container starts with devices that it asks for or that the engine gave."""
         return self.request is not None or bool(self.engine and self.removal is None)
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
@@ -96,12 +95,12 @@ def decide(
     request: Request | None = None,
     accept: Callable[[Request], None] | None = None,
 ) -> Decision:
-    """Decide what a container gets; `request` is that of a config.json without one.
+    """Return what a container gets, and why.
 
-    With `trouble`, config.toml cannot be read: the configuration is the defaults, and it is raised
-    only if there is a request. A bundle's `folder` is None if a layout cannot put files into the
-    root. `accept` is called with the request before its plans are read; it raises NvctError to
-    refuse it.
+    A `request` takes the place of what config.json asks for. `trouble` is the error of a
+    config.toml that cannot be read: `config` then has the defaults, and a request fails with that
+    error. The bundle's `folder` is None if no layout can put files into the root. `accept` is
+    called with the request before its plans are read, and raises NvctError to refuse it.
     """
     decision = Decision(request)
     try:
@@ -149,7 +148,10 @@ def _ask(
 def _choose(
     decision: Decision, request: Request, bundle: Bundle, config: Config, host: Host
 ) -> None:
-    """Put free devices into a request and lease them; RequestError if too few, HostError."""
+    """Put free devices into a request and lease them.
+
+    Raises RequestError in a pod, and HostError if too few are free.
+    """
     from nvct.container import leases
     from nvct.container.request.case import Case
     from nvct.container.request.origin import Origin
@@ -162,7 +164,7 @@ def _choose(
     if case.kubernetes:
         raise RequestError(
             f"{request.source} asks for {want.word} in a pod, where the kubelet chooses",
-            hint="ask for it in resources.limits",
+            hint="ask for GPUs in resources.limits",
         )
     request.ids, program = host.choose(want, request.source)
     decision.leases = leases.folder_of(host.env), program
@@ -187,7 +189,7 @@ def _answer(
     from nvct.container.plan.model import check_mount_sources
 
     def attempt(fresh: bool) -> list[str]:  # noqa: FBT001  stored, then fresh
-        notes: list[str] = []  # of the last attempt alone
+        notes: list[str] = []  # of this attempt alone
         decision.edits = collect(request, config, host, fresh=fresh)
         decision.layout = None
         if folder is not None and wants_view(bundle, config, notes):
@@ -210,7 +212,7 @@ def _answer(
 
 
 def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
-    """Report whether a container gets the driver by a view, if a view fits it.
+    """Report whether a container gets the driver as a view, if a view fits it.
 
     The container's variable can only choose among the layouts that config.toml allows. Raises
     RequestError if the variable names no layout.
@@ -225,7 +227,7 @@ def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
         notes.append(f"layout classic: {LAYOUT} asks for it")
         return False
     if layout == "farm" and not config.wants_view:
-        notes.append("layout classic: config.toml leaves no other")
+        notes.append("layout classic: config.toml allows no other")
     return config.wants_view
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The devices that config.json lets a container use, and how it gets fewer.
+"""The devices that config.json lets a container use, and the removal of some of them.
 
-Hot; loaded only where config.toml has rules and says engine-devices = "checked". Numbers decide:
-a node can have any name and place. Where an engine is root, a container can use a device if a
-rule of its control group says so, because Docker's containers may make nodes; else every node
-that it sees. Contract: what cannot be understood counts as a device.
+Hot; loaded only where config.toml has rules and says engine-devices = "checked". A device is known
+by its number, because a node can have any name and place. If the engine is root, a container can
+use each device that a rule of its control group allows, because Docker's containers can make
+nodes; else each device whose node it sees. Contract: an entry that nvct does not understand counts
+as a device.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ ANNOTATIONS = (
     "org.systemd.property.Device", "org.systemd.property.BPFProgram", "run.oci.seccomp.",
     "org.criu.config",
 )  # fmt: skip
-"""Beginnings of annotations by which systemd lets a container use a device, crun has a program
-listen, and CRIU start one: docs/systemd.md and docs/checkpoint-restore.md of runc 1.3, crun(1)."""
+"""Prefixes of annotations that have systemd allow devices, crun hand its seccomp descriptor to a
+program, or CRIU start a program: docs/systemd.md and docs/checkpoint-restore.md of runc 1.3,
+crun(1)."""
 GPU_MINORS = range(FIRST_CONTROL_MINOR)
 CONTROL_MINORS = (FIRST_CONTROL_MINOR, FIRST_CONTROL_MINOR + 1)
 REFUSAL = '{"allow":false,"access":"rwm"}'
@@ -47,13 +49,13 @@ class Access:
     Attributes:
         nodes: GPUs and extras, with a path for messages; control nodes are left out.
         ways: what gives each of the nodes, in words.
-        wide: what gives more than GPUs, such as a rule for every device of the host.
-        control: the major of nvidia-uvm, whose nodes all are control nodes.
+        wide: what gives more than GPUs, in words, such as a rule for every device of the host.
+        control: the major of nvidia-uvm, whose nodes are all control nodes.
         capabilities: the numbers that distinguish this host's MIG devices.
         majors: of NVIDIA's drivers.
-        is_open: whether no rule is about the rest of the devices.
-        shared: what gives such devices, and others that cannot be told from them: mounted folders
-            where no control group refuses their nodes, and properties of the container's unit.
+        is_open: whether there is no rule for all devices.
+        shared: what gives NVIDIA devices and others together, in words: mounted folders whose
+            nodes no control group refuses, annotations, and ways into other control groups.
     """
 
     __slots__ = (
@@ -72,7 +74,7 @@ class Access:
             f"the annotation {key}" for key, value in bundle.annotations.items()
             if key.startswith(ANNOTATIONS) or (key.startswith("run.oci.") and ".." in value)
         ]  # fmt: skip
-        if bundle.document.value(LISTENER):  # its agent gives descriptors to the container
+        if bundle.document.value(LISTENER):  # the listener can give descriptors to the container
             self.shared.append(".".join(LISTENER))
         is_rootless = origin.is_rootless()
         if not is_rootless:
@@ -134,7 +136,7 @@ class Access:
                 self.shared.append(f"the mount of {source}")
 
     def _is_closed(self) -> bool:
-        """Report whether a rule is about all devices: without one, crun refuses nothing."""
+        """Report whether there is a rule for all devices: without one, crun refuses nothing."""
         return any(
             major == minor == ANY and "r" in access and "w" in access
             for _, major, minor, access in self._rules
@@ -143,8 +145,8 @@ class Access:
     def _granted(self, major: int, minor: int) -> tuple[int, int]:
         """Return the numbers of the rule that grants a device; (0, 0) if none does.
 
-        A rule that refuses takes something from a rule for every device, and else what one of the
-        same numbers allows: runc and control groups of version 1 know no others.
+        A rule that refuses limits a rule for every device, and otherwise only a rule of the same
+        numbers: runc and control groups of version 1 have no other exceptions.
         """
         refused: set[tuple[int, int]] = set()
         for allow, rule_major, rule_minor, access in reversed(self._rules):
@@ -159,7 +161,7 @@ class Access:
         return 0, 0
 
     def keep_known(self, known: set[Number]) -> None:
-        """Drop the GPUs that the host has not, and no rule or node names."""
+        """Drop the GPUs that are neither known nor named by a rule or a node."""
         kept = {
             number: path
             for number, path in self.nodes.items()
@@ -169,11 +171,11 @@ class Access:
 
 
 def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
-    """Return what takes a container out of its control group, whoever is its root.
+    """Return, in words, what can take a container out of its control group, whoever its root is.
 
-    A user who owns a control group above it can do that in version 2. crun writes the process
-    into `tasks` of the folder that closID names below /sys/fs/resctrl, and into files of any
-    folder to which `..` leads it from its control groups.
+    In version 2, the owner of a control group above it can. crun writes the process into `tasks`
+    of the folder that closID names below /sys/fs/resctrl, and into files of any folder to which
+    `..` leads from its control groups.
     """
     ways, folder = [], UNIFIED
     rdt = bundle.document.value(("linux", "intelRdt"))
@@ -186,14 +188,14 @@ def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
         try:
             owner = posix.stat(folder).st_uid
         except (OSError, ValueError):
-            break  # the runtime makes the rest
+            break  # the runtime makes the missing ones
         if owner:
             ways.append(f"the control group {folder} of user {owner}")
     return ways
 
 
 class Removal:
-    """Takes devices of an engine out of config.json again."""
+    """Takes devices that an engine gave out of config.json."""
 
     __slots__ = ("_access", "_kept")
 
@@ -202,10 +204,10 @@ class Removal:
         self._kept = kept
 
     def apply(self, bundle: Bundle) -> None:
-        """Remove nodes, mounts of nodes and rules, and refuse what a rule for everything gives.
+        """Remove nodes, mounts of nodes and rules, and refuse the devices that wider rules allow.
 
         Raises:
-            NotPermittedError: the devices cannot be told from others that the container gets.
+            NotPermittedError: the devices cannot be removed without others.
         """
         if self._access.shared:
             raise _inseparable(self._access.shared[0])
@@ -220,7 +222,7 @@ class Removal:
             close(bundle, self._access, self)
         held = {number[1] for number in self._kept} | self._access.control
         refused = []
-        if self._access.wide:  # runc makes no hole in a rule that refuses a whole major
+        if self._access.wide:  # runc makes no exception from a refused major
             refused = [NUMBERS % ("false", "c", n, "") for n in sorted(self._access.majors - held)]
             known = {*self._access.nodes, *self._access.capabilities}
             others = [n for n in known - self._kept if n[1] in held]
@@ -232,12 +234,11 @@ class Removal:
         return self.goes(number_of(node))
 
     def is_rule(self, rule: Mapping[str, object]) -> bool:
-        """Report whether a rule gives devices that go.
-
-        A control group cannot except a driver from a rule for all character devices.
+        """Report whether a rule allows devices to be removed.
 
         Raises:
-            NotPermittedError: it is such a rule.
+            NotPermittedError: the rule allows all character devices, from which a control group
+                cannot except those of one driver.
         """
         allow, major, minor, access = read_rule(rule)
         if not allow or str(rule.get("type") or "a")[:1] in ("a", "b"):
@@ -247,7 +248,7 @@ class Removal:
         return self.goes(("c", major, max(minor, 0)))
 
     def goes(self, number: Number | None) -> bool:
-        """Report whether a device number is of a device that goes."""
+        """Report whether the device of this number is to be removed."""
         if number is None or number[0] != "c" or number[1] not in self._access.majors:
             return False
         if number in self._kept:
@@ -261,9 +262,9 @@ class Removal:
 
 
 def close(bundle: Bundle, access: Access, removal: Removal | None = None) -> None:
-    """Put a rule before the others that refuses all devices, and rules for the container's nodes.
+    """Start the device rules with one that refuses all devices, and add the container's own nodes.
 
-    Engines write them; without the first, crun refuses nothing.
+    Most engines write such rules; without the first, crun refuses nothing.
     """
     goes = removal.goes if removal else lambda _: False
     is_rule = removal.is_rule if removal else lambda _: False
@@ -283,13 +284,13 @@ def _rule(allow: str, number: Number) -> str:
 
 def _inseparable(source: str) -> NotPermittedError:
     return NotPermittedError(
-        f"the GPUs of {source} cannot be ignored alone",
-        hint="name the devices that the container needs",
+        f"{source} gives GPUs that cannot be taken out alone",
+        hint="give the container only the devices that it needs, by name",
     )
 
 
 def number_of(node: Mapping[str, object]) -> Number | None:
-    """Return the device number of a member of linux.devices; None if it is no device."""
+    """Return the device number of a member of linux.devices; None if it is not a device."""
     major, minor = _cut(node.get("major")), _cut(node.get("minor"))
     letter = FILE_NODE.get(str(node.get("type"))[:1])
     if letter is None or major == ANY:
@@ -298,19 +299,19 @@ def number_of(node: Mapping[str, object]) -> Number | None:
 
 
 def _cut(number: object) -> int:
-    """Return a device number as crun takes it, which cuts it to 32 bits; ANY if there is none.
+    """Return a device number cut to 32 bits, as crun does; ANY for a missing or negative one.
 
-    For runc and crun each negative number is any.
+    A negative number means any device to runc and crun.
     """
     cut = number & ANY_BITS if isinstance(number, int) else ANY_BITS
     return ANY if cut > ANY_BITS >> 1 else cut
 
 
 def read_rule(rule: Mapping[str, object]) -> tuple[bool, int, int, str]:
-    """Return whether a device rule allows, its major and minor, and what it is about.
+    """Return whether a device rule allows, its major, minor and access.
 
-    runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices);
-    crun looks at the first letter of a type, and takes an unknown one for character devices.
+    runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices).
+    crun reads only the first letter of a type, and takes an unknown one for character devices.
     """
     kind, access = str(rule.get("type") or "a")[:1], str(rule.get("access") or "rwm")
     allow = rule.get("allow") is True

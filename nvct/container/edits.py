@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled edits for a request: selects the plans and checks requirements and conflicts.
+"""The compiled edits for a request, from its plans; checks requirements and conflicts.
 
 Hot; loaded only if there is a request.
 """
@@ -36,7 +36,10 @@ def stored_or_fresh(make: Callable[[bool], T]) -> T:
 
 
 def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> list[model.Edits]:
-    """Return the compiled edits for a request; StalePlanError, or NvctError without a device."""
+    """Return the compiled edits for a request.
+
+    Raises StalePlanError, and NvctError if a device is missing.
+    """
     capabilities, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
     request.plans = []
@@ -79,7 +82,7 @@ def plans_of(
 
 
 def name_in(plan: model.Plan, kind: str, device: str) -> str:
-    """Return the full CDI name of a device in a plan, which knows one form of a PCI bus id."""
+    """Return the full CDI name of a device in a plan, which has one form of each PCI bus id."""
     name = f"{kind}={device}"
     return name if name in plan["devices"] else f"{kind}={plain_bus_id(device)}"
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
 EVERYTHING = "management.nvidia.com/gpu=all"
-"""What a rule for every device of the host gives."""
+"""The name that stands for a device rule for every device of the host."""
 
 
 class EngineCase(Case):
-    """A request of origin `engine`; `given_nodes` are the numbers that the kubelet has given."""
+    """A request of origin `engine`; `given_nodes` are the device numbers that the kubelet gave."""
 
     __slots__ = ("given_nodes",)
 
@@ -44,7 +44,7 @@ class EngineCase(Case):
 
     @property
     def is_given(self) -> bool:
-        """Whether the kubelet has given every device."""
+        """Whether the kubelet gave every device."""
         is_narrow = bool(self.given_nodes) and EVERYTHING not in self.names
         return is_narrow and set(self.injected) <= self.given_nodes
 
@@ -60,14 +60,14 @@ def check(
     notes: list[str],
     trouble: NvctError | None,
 ) -> Removal | None:
-    """Apply the policy to the devices that an engine gave; return what goes, None if all stay.
+    """Apply the policy to the devices of an engine; return their removal, None if all stay.
 
     `request` is what the container itself asks for, which the policy allows. The names of the
     devices that the engine gave are added to `devices`.
 
     Raises:
         NotPermittedError: the policy denies the devices.
-        NvctError: `trouble`, why config.toml cannot be read, if there are any devices.
+        NvctError: `trouble`, the error of config.toml, if the engine gave any devices.
     """
     plans = PlanDevices(config, host)
     origin = origin or Origin(bundle, plans)
@@ -114,15 +114,15 @@ def _remaining(
 
 
 def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Number]) -> Request:
-    """Return the request for nodes, by the names of devices where there are any.
+    """Return a request for nodes, which names devices where plans have them, else paths.
 
-    A MIG device is one whose capability is among them, even if an allowed request gives its GPU.
+    A MIG device is in it if its capability is among the nodes, even if `requested` has its GPU.
     """
     numbers, names, named, seen = set(nodes), [], set(), []
     try:
         for device in plans.devices():
             own = device.gpus | (device.capabilities if device.is_mig else set())
-            if own in seen:  # of another kind
+            if own in seen:  # the same device, of another kind
                 continue
             if own & numbers and own <= numbers | requested and not device.is_all:
                 seen.append(own)
@@ -147,10 +147,10 @@ def _request(access: Access, nodes: Nodes, plans: PlanDevices, requested: set[Nu
 
 
 def _given(case: EngineCase, answer: Answer, plans: PlanDevices, variables: Env) -> Request | None:
-    """Note the device numbers in an answer of a device plugin; return its request.
+    """Note in `case` which devices an answer of a device plugin gives; return it as a request.
 
     Raises:
-        NvctError: the answer is malformed, or a device of it is not known.
+        NvctError: the answer is malformed, or has an unknown device.
     """
     nodes: Nodes = {}
     for path in answer.nodes:

@@ -28,7 +28,7 @@ CAPABILITY_FILE = "/proc/driver/nvidia/capabilities/mig"
 
 
 def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], list[model.Edits]]:
-    """Return the ids that are GPUs, and the edits of the others; NvctError if one is missing."""
+    """Return the ids that are GPUs, and all other edits; NvctError if a device is missing."""
     extras = request.extras
     edits: list[model.Edits] = []
     variables: list[str] = []
@@ -81,8 +81,8 @@ def _channels(plan: model.Plan, numbers: list[int], *, unmade: bool) -> list[str
             listed = ", ".join([str(n) for n in channels[:12]]) + (" ..." if channels[12:] else "")
             number = name.partition("=")[2]
             raise UnknownDeviceError(
-                f"{IMEX_VARIABLE} asks for channel {number}, this host has {listed}",
-                hint="mknod in /dev/nvidia-caps-imex-channels makes more",
+                f"{IMEX_VARIABLE} asks for channel {number}, but this host has {listed}",
+                hint=f"make it with mknod in {IMEX_FOLDER}",
             )
     return names
 

@@ -28,13 +28,13 @@ class Host:
         self.store = store
         self.env = env
         self.cold = cold
-        # number of the process that keeps leases of free devices; at first this one
+        # PID of the process that holds leases of free devices; at first this one
         self.keeper = posix.getpid()
         self.proc_root = proc_root
         self.config_path = path_from(env)
 
     def has_gpu(self, sys_root: str) -> bool:
-        """Report whether a GPU of NVIDIA is on the PCI bus, also without a driver."""
+        """Report whether an NVIDIA GPU is on the PCI bus, also without a driver."""
         folder = f"{sys_root}/bus/pci/devices"
         try:
             return any(_is_gpu(f"{folder}/{name}") for name in posix.listdir(folder))
@@ -44,8 +44,8 @@ class Host:
     def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
 
-        A `fresh` one is not older than this call. Raises NvctError if it cannot be compiled, and
-        why.
+        A `fresh` plan is not older than this call. Raises NvctError, which says why the plan
+        cannot be compiled.
         """
         start = time.time_ns()
 
@@ -73,7 +73,7 @@ class Host:
         return cold_process.under_lock(self.store, look_up, compiled, failures=failures)
 
     def stored(self, name: str) -> Plan | None:
-        """Return the plan in the run directory, None if it is stale; write nothing."""
+        """Return the plan in the run directory, None if missing or stale; write nothing."""
         from nvct.container.plan.model import is_current
 
         plan = self.store.read_plan(name + paths.PLAN_SUFFIX)
@@ -84,7 +84,7 @@ class Host:
     def choose(self, want: Want, source: str) -> tuple[list[str], str]:
         """Return the UUIDs of free devices, with leases of `keeper`, and the path of the hook.
 
-        Raises HostError if too few are free, and who has the others, or no lease can be made.
+        Raises HostError if too few are free, with who has the others, or if no lease can be made.
         """
         from nvct.container import leases
 
@@ -94,10 +94,10 @@ class Host:
         return [found[device] for device in held], program
 
     def free(self, want: Want, source: str) -> tuple[dict[str, str], str]:
-        """Return the devices that fit and are free, the emptiest first, and the hook's path.
+        """Return the fitting free devices, those with the least memory in use first, and the hook.
 
-        They are UUIDs by their names in leases. Raises HostError if they are fewer than wanted,
-        and who uses the others, or the cold side does not answer.
+        The devices are UUIDs by their names in leases, the hook is a path. Raises HostError if
+        too few are free, with who has the others, or if the cold side does not answer.
         """
         from nvct.container import cold_process, leases
 
@@ -112,9 +112,9 @@ class Host:
         fitting: int = answer["fitting"]  # type: ignore[assignment]
         if fitting < want.count:
             kind = "MIG devices" if want.profile else "GPUs outside MIG mode"
-            raise HostError(f"{asks}, and {fitting} {kind} fit: {answer['there']}")
-        free = f"{len(devices) or 'none'} of {fitting} free"
-        raise HostError(f"{asks}, with {free}; {'; '.join(used)}", hint=leases.HINT)
+            raise HostError(f"{asks}, but {fitting} {kind} fit: {answer['there']}")
+        free = f"{len(devices) or 'none'} of {fitting} are free"
+        raise HostError(f"{asks}, but {free}; {'; '.join(used)}", hint=leases.HINT)
 
     def give_back(self) -> None:
         """End the leases of `keeper`."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What root in a container can reach of the host: control groups, processes, kernel settings.
 
-Hot; loaded only where config.toml has rules and says engine-devices = "checked". Links in sources
-of mounts are followed, so that neither a link nor a volume hides what they show. The launcher asks
-the same, more coarsely, to learn whether Python has to look (`sees_host` in
-nvct/launcher/launcher.c). Contract: a way is returned in the words that a refusal has for it, ""
-if there is none; what cannot be read, or leads elsewhere for the runtime, is a way.
+Hot; loaded only where config.toml has rules and says engine-devices = "checked". Links in mount
+sources are followed, so that neither a link nor a volume hides what it shows. The launcher checks
+the same more coarsely, to learn whether Python must decide (`sees_host` in
+nvct/launcher/launcher.c). Contract: a way to the host is returned in the words of the refusal, ""
+if there is none; a path that cannot be read, or that the runtime resolves differently, is a way.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ LIMIT = 16 << 20
 CGROUP_TYPES = ("cgroup", "cgroup2")
 KERNEL_TYPES = ("debugfs", "tracefs", "configfs", "binfmt_misc")
 SHOWN_TYPES = (*CGROUP_TYPES, *KERNEL_TYPES, "proc", "sysfs")
-"""Kinds of mounts that show the host, and have no device nodes."""
+"""File systems that show the host and have no device nodes."""
 OWN_TYPES = (
     *CGROUP_TYPES, "proc", "sysfs", "tmpfs", "ramfs", "devpts", "mqueue", "overlay",
 )  # fmt: skip
-"""Kinds of mounts that a runtime makes for a container and that, for most, show nothing else."""
+"""File systems that a runtime makes for a container; most of them show nothing of the host."""
 ACCESS = ("ro", "rw", "rro", "rrw")
 LATER = ("slave", "rslave", "shared", "rshared")
-"""Options of a mount into which the host's later ones come, too."""
-PLUGINS = "/run/docker/plugins/"  # Docker's plugins share folders with it; nobody mounts there
+"""Options of a mount into which later mounts of the host propagate."""
+PLUGINS = "/run/docker/plugins/"  # shared between Docker and its plugins; nobody mounts there
 BIND_TYPES = ("bind", "none", "", None)
 SHOWN_AS = {**dict.fromkeys(CGROUP_TYPES, "control groups"), "proc": "/proc", "sysfs": "/sys"}
 UNIFIED = "/sys/fs/cgroup"
 NS_GET_USERNS = 0xB701  # ioctl_ns(2)
 LINKS = 40
-"""The kernel follows no more (MAXSYMLINKS)."""
+"""As many as the kernel follows (MAXSYMLINKS)."""
 FOLDERS = 256
-"""So many are searched for nodes below each mount."""
+"""At most as many are searched for device nodes below each mount."""
 
 
 class Source:
@@ -53,7 +53,7 @@ class Source:
 
     Attributes:
         path: without links, and without a slash at its end.
-        covered: what the container's mounts cover below it.
+        covered: paths below it that the container's mounts cover.
     """
 
     __slots__ = ("covered", "is_root", "name", "options", "path")
@@ -69,7 +69,7 @@ class Source:
         self.is_root = is_root
 
     def showing(self, mount: Mount) -> str:
-        """Return what a container sees of a mount of the host by this source."""
+        """Return, in words, which mount of the host this source shows."""
         what = SHOWN_AS.get(mount.fstype, f"settings of the kernel ({mount.fstype})")
         return f"{self.name}, which has the host's {what}"
 
@@ -77,13 +77,12 @@ class Source:
 def way_out(bundle: Bundle, *, is_rootless: bool = False) -> str:
     """Return how root in a container can leave the control group that refuses devices.
 
-    Root can with CAP_SYS_ADMIN; with a writable mount of control groups besides its own, and of
-    version 2 with a read-only one, too (clone3 with CLONE_INTO_CGROUP asks for no write access);
-    with files that name a program for the kernel to start (sys/kernel/core_pattern in /proc,
-    kernel/uevent_helper in /sys, binfmt_misc) or bind drivers to devices (the rest of /sys, bus in
-    /proc); and by the host's processes. All these files are of the host's root. A mount of the
-    container's own root has its /proc a second time, which is not masked there. With a rootless
-    engine, only the host's processes count.
+    The ways are CAP_SYS_ADMIN; a writable mount of other control groups, in version 2 a read-only
+    one, too (clone3 with CLONE_INTO_CGROUP needs no write access); files that name a program for
+    the kernel to start (sys/kernel/core_pattern in /proc, kernel/uevent_helper in /sys,
+    binfmt_misc) or bind drivers to devices (the rest of /sys, bus in /proc); and processes of the
+    host. All these files belong to the host's root. A mount of the container's own root shows its
+    /proc once more, without masks. With a rootless engine only processes of the host count.
     """
     if not is_rootless:
         if bundle.has_user_namespace() and not _maps_root(bundle):
@@ -107,7 +106,7 @@ def way_out(bundle: Bundle, *, is_rootless: bool = False) -> str:
 
 
 def way_to_settings(sources: Iterable[Source], mounts: list[Mount]) -> str:
-    """Return which source has control groups or settings of the kernel that can be written."""
+    """Return which source shows writable control groups or kernel settings, in words."""
     for source, mount, is_below in shared(sources, mounts):
         if mount.fstype in SHOWN_TYPES:
             is_held = _is_read_only(source.options, is_below=is_below)
@@ -117,10 +116,11 @@ def way_to_settings(sources: Iterable[Source], mounts: list[Mount]) -> str:
 
 
 def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mount]) -> str:
-    """Return how a container sees processes of the host, so that it may enter their files.
+    """Return how a container sees processes of the host, through which it can reach their files.
 
-    /proc/PID/root leads out of a read-only mount, too: for processes of its own user or, after a
-    change of fsuid or with CAP_SYS_PTRACE, of any other; but none of another user namespace.
+    /proc/PID/root leads out of a read-only mount, too. It is open for processes of the same user
+    or, after a change of fsuid or with CAP_SYS_PTRACE, of any user; but not for processes of
+    another user namespace.
     """
     seen = shared(sources, mounts)
     ways = [source.showing(mount) for source, mount, _ in seen if mount.fstype == "proc"]
@@ -129,9 +129,9 @@ def _way_by_processes(bundle: Bundle, sources: Iterable[Source], mounts: list[Mo
 
 
 def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield the special files of the host that a container sees, each after its mount's source.
+    """Yield the mount's source and the path of each special file of the host in a container.
 
-    They are in the sources of its mounts, in its root, and in what is mounted below them.
+    They are in the sources of its mounts, in its root, and in mounts below these.
     """
     try:
         mounts = _mounts(bundle)
@@ -142,7 +142,7 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
             if is_below and has_nodes:
                 folders.append((source, mount.target, []))
     except (OSError, ValueError, DocumentError):
-        return  # the same counts in way_out
+        return  # way_out returns this error as a way
     for source, folder, covered in folders:
         for path in _special_files(folder):
             if not any(_holds(source.path + target, path) for target in covered):
@@ -150,10 +150,10 @@ def seen_nodes(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def _special_files(top: str) -> list[str]:
-    """Return the paths below a folder that are neither files nor folders, or a file itself.
+    """Return the special files below a folder; the path itself if it is not a folder.
 
-    The caller's own folders are not entered, nor other file systems: a rootless engine makes no
-    nodes, and mounts are looked at one by one. Folders called "dev" come first, with theirs.
+    Folders of this process's user are not entered, because a rootless engine makes no nodes, nor
+    other file systems, because callers look at each mount. Folders called "dev" come first.
     """
     special: list[str] = []
     waiting, entered = [top], 0
@@ -176,21 +176,21 @@ def _special_files(top: str) -> list[str]:
         except NotADirectoryError:
             special.append(folder)
         except (OSError, ValueError):
-            continue  # what the caller may not read, its containers may not either
+            continue  # a folder that this process cannot read, the container cannot read either
     return special
 
 
 def _maps_root(bundle: Bundle) -> bool:
-    """Report whether a user of a container's namespace is the host's root, or may be."""
+    """Report whether a container's user namespace maps, or could map, the host's root."""
     mappings = bundle.objects(("linux", "uidMappings"))
     joins = bool(_namespace(bundle, "user"))
     return joins or not mappings or any(mapping.get("hostID") == 0 for mapping in mappings)
 
 
 def _way_by_own_mounts(bundle: Bundle) -> str:
-    """Return a mount of config.json that leaves the kernel's settings open to change, or "".
+    """Return a mount of config.json through which kernel settings can be changed, or "".
 
-    A relative source names another folder for each runtime, and for runc never the bundle.
+    Each runtime resolves a relative source differently, and runc never from the bundle.
     """
     held = bundle.document.value(("linux", "readonlyPaths"))
     is_held = isinstance(held, list) and "/proc/sys" in held and "/proc/bus" in held
@@ -205,7 +205,7 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
         source = str(mount.get("source"))
         is_plugins = source.startswith(PLUGINS) and ".." not in source
         if any(option in LATER for option in options) and not is_plugins:
-            return f"the mount of {source} at {target}, into which others come later"
+            return f"the mount of {source} at {target}, into which later mounts propagate"
         if kind not in OWN_TYPES and not is_bind(mount):
             return f"the mount of {kind} at {target}"
         if kind == "sysfs" and is_writable:
@@ -218,7 +218,7 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
 
 
 def _mounts(bundle: Bundle) -> list[Mount]:
-    """Return this process's mounts; none if a container has no folder of the host."""
+    """Return this process's mounts; none if the container has no folder of the host."""
     if not bundle.document.value(("root", "path")):  # NRI shows none
         binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
         if not binds:
@@ -230,10 +230,7 @@ def _mounts(bundle: Bundle) -> list[Mount]:
 
 
 def shared(sources: Iterable[Source], mounts: list[Mount]) -> Iterator[tuple[Source, Mount, bool]]:
-    """Yield mounts that sources have a part of.
-
-    The last value says whether the mount is below the source.
-    """
+    """Yield each source with each mount that it shows a part of, and whether that is below it."""
     for source in sources:
         for mount in _holders(source.path, mounts):
             yield source, mount, False
@@ -246,7 +243,7 @@ def shared(sources: Iterable[Source], mounts: list[Mount]) -> Iterator[tuple[Sou
 
 
 def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
-    """Return the mount in which a path is, and later ones above it, which may cover it."""
+    """Return the mount that holds a path, and later mounts above that one, which may cover it."""
     holders: list[Mount] = []
     for mount in mounts:
         if _holds(mount.target, path):
@@ -256,7 +253,7 @@ def _holders(path: str, mounts: list[Mount]) -> list[Mount]:
 
 
 def _way_by_hierarchy(bundle: Bundle) -> str:
-    """Return how a container's own mount has control groups of others."""
+    """Return how a container's own cgroup mount shows control groups of others."""
     path = _namespace(bundle, "cgroup")
     if path == "" or not any(mount.get("type") in CGROUP_TYPES for mount in bundle.mounts):
         return ""
@@ -267,7 +264,7 @@ def _way_by_hierarchy(bundle: Bundle) -> str:
 
 
 def _way_by_root(sources: list[Source], mounts: list[Mount]) -> str:
-    """Return which source is, holds or lies in the container's root, by whatever name."""
+    """Return which source is, holds or lies in the container's root, under any name."""
     roots = [place for source in sources if source.is_root for place in _places(source, mounts)]
     for source in sources:
         if not source.is_root:
@@ -278,7 +275,7 @@ def _way_by_root(sources: list[Source], mounts: list[Mount]) -> str:
 
 
 def _places(source: Source, mounts: list[Mount]) -> Iterator[tuple[tuple[int, int], str]]:
-    """Yield the file systems of which a source has a part, by numbers, with the path in each."""
+    """Yield the device number of each file system that a source shows, and the path in it."""
     for _, mount, is_below in shared([source], mounts):
         rest = "" if is_below else source.path[len(mount.target) :]
         yield (mount.major, mount.minor), mount.root.rstrip("/") + rest
@@ -290,9 +287,9 @@ def _options(mount: Mapping[str, object]) -> list[object]:
 
 
 def _is_read_only(options: list[object], *, is_below: bool = False) -> bool:
-    """Report whether a mount is read-only; with `is_below`, what is mounted below it.
+    """Report whether a mount is read-only; with `is_below`, whether the mounts below it are.
 
-    runc applies "rrw" after "ro", and the last of several options.
+    runc applies "rrw" after "ro", and of several options the last.
     """
     is_held = "rro" in options or ("ro" in options and not is_below)
     return is_held and "rw" not in options and "rrw" not in options
@@ -314,8 +311,8 @@ def _namespace(bundle: Bundle, kind: str) -> str | None:
 def _foreign_processes(bundle: Bundle) -> list[str]:
     """Return how a container sees processes that may be the host's.
 
-    A PID namespace of another user namespace than the container's can be of a user of the host.
-    Root may enter the files of the processes there, with their uid.
+    A PID namespace that another user namespace than the container's owns may be that of a host
+    user. With their uid, the container's root can reach the files of the processes there.
     """
     path = _namespace(bundle, "pid")
     if path is None:
@@ -328,7 +325,7 @@ def _foreign_processes(bundle: Bundle) -> list[str]:
 
 
 def _inode(path: str, request: int = 0) -> int:
-    """Return the number of a namespace, or of the one that a request of ioctl_ns(2) gives."""
+    """Return the inode of a namespace, or of the one that a request of ioctl_ns(2) opens."""
     fds = [posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)]
     try:
         if request:
@@ -340,10 +337,10 @@ def _inode(path: str, request: int = 0) -> int:
 
 
 def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:
-    """Yield what is mounted into a container, and its root, as far as it exists.
+    """Yield the sources of a container's mounts, and its root, if they exist.
 
-    A relative path counts as the host's root, and a path through a procfs as that, too: "self" and
-    its descriptors are others to the runtime.
+    A relative path counts as the host's root. A path through a procfs also counts as the procfs,
+    because "self" there means another process to the runtime.
     """
     targets = [mount_target(str(mount.get("destination"))) for mount in bundle.mounts]
     for mount, target in zip(bundle.mounts, targets, strict=True):
@@ -365,7 +362,7 @@ def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:
 
 
 def _real(path: str, mounts: list[Mount]) -> list[str]:
-    """Return a path without links, if it exists, and the part of a procfs that is on its way."""
+    """Return a path without links, if it exists, after its first step inside a procfs, if any."""
     procs = [mount.target for mount in mounts if mount.fstype == "proc"]
     real, waiting, links = "", path.split("/"), 0
     passed: list[str] = []

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of GPUs: which devices containers hold that asked for any free one (free:N).
+"""Leases of GPUs: the devices that containers hold which asked for any free one (free:N).
 
-Hot; loaded only for that word. A lease is an empty file in a sticky folder in which every user can
-make files: DEVICE.PID.START.NONCE, the device's UUID, a process and its start time in clock ticks
-since boot (field 22 of proc_pid_stat(5)). It counts while a thread of that process lives, if the
-process belongs to the owner of the file; root's files are believed. So a lease ends with its
-process, nobody can remove or rename that of another user, and none can be made for another's
-process. Nobody can make a name in the way: the nonce is random. DEVICE of a MIG device is that of
-its GPU, a colon and its number there: a lease of the one is a lease of the other.
+Hot; loaded only for such a request. A lease is an empty file in a sticky folder in which every
+user can make files: DEVICE.PID.START.NONCE, the device's UUID, a process and its start time in
+clock ticks since boot (field 22 of proc_pid_stat(5)). It counts while a thread of that process
+lives, if the process belongs to the owner of the file, or root owns the file. So a lease ends with
+its process, nobody can remove or rename the lease of another user, or make one for another user's
+process. Nobody can take a name in advance, because the nonce is random. DEVICE of a MIG device is
+the GPU's UUID, a colon and the device's number on the GPU: a lease of the GPU is one of its MIG
+devices, and the reverse.
 
-There is no lock, which a user could keep. Whoever wants a device makes the file, then looks: if
-another lease of the device counts, he removes his own and goes on to the next device. So two never
-keep one device; if they meet, both may give way, and both try again after a random time.
+There is no lock, because a user could keep it. A create that wants a device makes the file, then
+looks: if another lease of the device counts, it removes its file and tries the next device. So two
+creates never keep one device; if they meet, both can give way, and both try again after a
+random time.
 
-In a user namespace owners outside of it have no number. Such a lease counts while its process
-lives. Without a view of a process (hidepid of proc(5)) a lease counts while its number is in use.
-Numbers and start times mean something in one PID and time namespace: a folder is for the host's,
-or for those of whoever made it in a container. Others are refused.
+Inside a user namespace, owners outside of it have no uid: their leases count while the process
+lives. If a process is hidden (hidepid of proc(5)), a lease counts while its PID is in use. PIDs
+and start times are valid in one PID and time namespace: a folder is for those of the host, or of
+the container where it was made. Processes of other namespaces are refused.
 """
 
 from __future__ import annotations
@@ -43,17 +45,17 @@ PROC = "/proc"
 NAMES = 4096
 MODE = 0o1777
 FIRST = {"pid": 0xEFFFFFFC, "time": 0xEFFFFFFA}  # inodes: include/uapi/linux/nsfs.h
-NOBODY = 65534  # the owner of what has no owner in a user namespace
+NOBODY = 65534  # stands for all owners that a user namespace does not map
 NS_GET_PARENT, NS_GET_OWNER_UID = 0xB702, 0xB704
 RETRY_S = 1.0
 PAUSE_S = 0.05
-HINT = "nvct ps --free shows them"
-ROLE = "where leases of free GPUs are"
+HINT = "nvct ps --free shows who uses which GPU"
+ROLE = "the folder of GPU leases"
 FULL = f"as root: ls -lR {paths.LEASE_DIR} shows whose files fill it; remove them"
 
 
 class Lease:
-    """A file of the folder, its owner, the process that keeps it, and whether it counts."""
+    """A file of the folder, its owner, the process that holds it, and whether it counts."""
 
     __slots__ = ("counts", "device", "name", "pid", "uid")
 
@@ -72,9 +74,10 @@ def folder_of(env: Mapping[str, str]) -> str:
 
 
 def open_folder(path: str, *, create: bool = True) -> int:
-    """Return a descriptor of the folder; with `create`, root makes it if it is missing.
+    """Return a descriptor of the folder; with `create`, make a missing one, which only root can.
 
-    Raises HostError if it is missing, and UnsafePathError if others could remove files there.
+    Raises HostError if it is missing, and UnsafePathError if others could remove files there or
+    it is for other namespaces.
     """
     if create and (_has_every_id("self") or _namespaces()):  # not in /run of rootless Docker
         _make(path)
@@ -86,17 +89,17 @@ def open_folder(path: str, *, create: bool = True) -> int:
             f"{path}, {ROLE}, is missing", hint=f"as root: {_commands(path)}"
         ) from error
     except OSError as error:
-        raise UnsafePathError(f"{path} is no folder: {error.strerror}", hint=repair) from error
+        raise UnsafePathError(f"{path} is not a folder: {error.strerror}", hint=repair) from error
     status = posix.fstat(fd)
     if create and status.st_uid == posix.geteuid() == 0 and not status.st_mode & 0o022:
-        posix.fchmod(fd, MODE)  # what systemd leaves where it has unmounted the folder
+        posix.fchmod(fd, MODE)  # systemd leaves it like this after an unmount
         status = posix.fstat(fd)
     is_roots = status.st_uid in (0, posix.geteuid()) or _is_unknown(status.st_uid)
     if status.st_mode & MODE != MODE or not is_roots:
         problem = f"belongs to uid {status.st_uid} with mode {status.st_mode & 0o7777:o}"
     elif not _is_for_us(fd, status.st_uid):
-        problem = "is for another PID or time namespace, where numbers mean other processes"
-        repair = "start it outside of the container, or give that a /run of its own"
+        problem = "is for another PID or time namespace, where PIDs mean other processes"
+        repair = "start it outside of the container, or give the container its own /run"
     else:
         return fd
     posix.close(fd)
@@ -124,7 +127,7 @@ def _commands(path: str) -> str:
 
 
 def _namespaces() -> str:
-    """Return the name of a file in folders for these namespaces; "" if it needs none."""
+    """Return the file name that marks a folder of these namespaces; "" for the host's."""
     found = {}
     for kind, first in FIRST.items():
         try:
@@ -135,7 +138,7 @@ def _namespaces() -> str:
 
 
 def _record(fd: int) -> None:
-    """Record in a folder that it is for this process's namespaces."""
+    """Mark a folder as one of this process's namespaces."""
     if name := _namespaces():
         _remove(fd, name)
         _create(fd, name)
@@ -147,7 +150,7 @@ def _create(fd: int, name: str) -> None:
 
 
 def _is_for_us(fd: int, owner: int) -> bool:
-    """Report whether a folder is for this process's namespaces; only its owner says so."""
+    """Report whether a folder is for this process's namespaces, by a mark of its owner."""
     name = _namespaces()
     try:
         return not name or posix.stat(name, dir_fd=fd, follow_symlinks=False).st_uid == owner
@@ -156,15 +159,15 @@ def _is_for_us(fd: int, owner: int) -> bool:
 
 
 def _is_unknown(uid: int) -> bool:
-    """Report whether it stands for owners that have no number in this user namespace."""
+    """Report whether a uid stands for all owners that this user namespace does not map."""
     return uid == NOBODY and not _has_every_id("self")
 
 
 def all_in(fd: int) -> list[Lease]:
     """Return all leases of a folder, also those that do not count.
 
-    It looks twice: a hook may rename a lease during the first look, once in its life. Raises
-    UnsafePathError if it has more than NAMES files.
+    The folder is read twice, because a hook may rename a lease during the first time; it does so
+    once. Raises UnsafePathError if the folder has more than NAMES files.
     """
     leases: dict[str, Lease] = {}
     for _ in range(2):
@@ -181,7 +184,7 @@ def all_in(fd: int) -> list[Lease]:
 
 
 def _clean(fd: int) -> None:
-    """Remove what is no lease that counts, after somebody has filled the folder."""
+    """Remove all files except leases that count, after somebody has filled the folder."""
     for name in names_in(fd, 16 * NAMES) or ():
         lease = _lease(fd, name)
         if lease is None or not lease.counts:
@@ -218,7 +221,7 @@ def start_of(pid: int) -> str | None:
             pass
         return None
     if fields[0] in (b"Z", b"X") and fields[17] in (b"0", b"1"):
-        return ""  # a first thread that has ended waits for the others
+        return ""  # an ended main thread stays a zombie until the others end
     return fields[19].decode()
 
 
@@ -226,12 +229,12 @@ def _start_of_container(pid: int) -> str:
     start = start_of(pid)
     if not start:
         why = "is hidden by the options of /proc" if start is None else "has ended"
-        raise HostError(f"process {pid} of the container {why}", hint="start it again")
+        raise HostError(f"process {pid} of the container {why}", hint="start the container again")
     return start
 
 
 def _owns(uid: int, pid: int) -> bool:
-    """Report whether a process belongs to a user: by its uid, or the user made its namespace."""
+    """Report whether a process has a user's uid, or is in a user namespace that the user made."""
     try:
         if uid in (0, posix.stat(f"{PROC}/{pid}").st_uid):
             return True
@@ -243,7 +246,7 @@ def _owns(uid: int, pid: int) -> bool:
 def _made_namespace(uid: int, pid: int) -> bool:
     """Report whether a user made the user namespace of a process, or one around it.
 
-    Believed by another user, who may not look. Which ids it maps says nothing: root can map any.
+    True if this process may not look. The ids that it maps prove nothing: root can map any.
     """
     import fcntl
 
@@ -258,14 +261,14 @@ def _made_namespace(uid: int, pid: int) -> bool:
                 return True
             inner, fd = fd, fcntl.ioctl(fd, NS_GET_PARENT)
             posix.close(inner)
-    except OSError:  # it is the outermost that we may see
+    except OSError:  # the outermost that this process may see
         return False
     finally:
         posix.close(fd)
 
 
 def _has_every_id(process: int | str) -> bool:
-    """Report whether a process is known to be in the first user namespace."""
+    """Report whether a process is known to be in the initial user namespace."""
     try:
         return has_every_id(process, PROC)
     except OSError:
@@ -273,7 +276,7 @@ def _has_every_id(process: int | str) -> bool:
 
 
 def counted(fd: int) -> set[str]:
-    """Return the devices with a lease that counts; remove those of ended processes, if we may."""
+    """Return the devices with a lease that counts; remove dead leases if this user may."""
     leases = all_in(fd)
     for lease in leases:
         if not lease.counts and posix.geteuid() in (0, lease.uid):
@@ -282,7 +285,7 @@ def counted(fd: int) -> set[str]:
 
 
 def meet(one: str, other: str) -> bool:
-    """Report whether leases are of one device, or of a GPU and a MIG device of it."""
+    """Report whether devices are the same, or a GPU and a MIG device of it."""
     return one == other or one.startswith(f"{other}:") or other.startswith(f"{one}:")
 
 
@@ -299,10 +302,10 @@ def _name(device: str, pid: int, start: str) -> str:
 
 
 def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
-    """Return as many of the devices, the first ones, as are wanted, with leases of the process.
+    """Lease as many of the devices as are wanted to a process, the first ones; return them.
 
-    Raises HostError if others have just taken them, the process is not seen, or no lease can be
-    made, and UnsafePathError as `open_folder`, `all_in`.
+    Raises HostError if others have just taken them, the process is hidden or has ended, or no
+    lease can be made, and UnsafePathError as `open_folder`, `all_in`.
     """
     start = _start_of_container(pid)
     fd = open_folder(folder)
@@ -315,7 +318,7 @@ def claim(folder: str, want: Want, devices: list[str], pid: int) -> list[str]:
             for name in held.values():
                 _remove(fd, name)
             if len(devices) < want.count or time.monotonic() > deadline:
-                text = f"other containers have just got the GPUs that {want.word} would have got"
+                text = f"other containers have just taken the GPUs that were free for {want.word}"
                 raise HostError(text, hint=HINT)
             time.sleep(PAUSE_S * posix.urandom(1)[0] / 255)
     finally:
@@ -356,7 +359,7 @@ def release(folder: str, pid: int) -> None:
 
 
 def add_hook(bundle: Bundle, folder: str, program: str, count: int) -> None:
-    """Add the hook that gives the leases of this process to the container's first one."""
+    """Add the hook that gives the leases of this process to the container's first process."""
     holder = f"{posix.getpid()}.{start_of(posix.getpid())}"
     options = [f"--folder={folder}", f"--holder={holder}", f"--count={count}"]
     args = [program.rpartition("/")[2], "keep-leases", *options]
@@ -379,7 +382,7 @@ def hand_over(folder: str, count: int, holder: str, pid: int) -> None:
         ]
         if len(own) < count:
             text = f"{count - len(own)} of {count} leases in {folder} are gone"
-            raise HostError(text, hint="start it again")
+            raise HostError(text, hint="start the container again")
         for lease in own:
             name = _name(lease.device, pid, start)
             posix.rename(lease.name, name, src_dir_fd=fd, dst_dir_fd=fd)

@@ -38,7 +38,7 @@ class PlanDevices:
         return len(names_of(plan, f"{name}=all") or [name])
 
     def check_known(self, request: Request) -> None:
-        """Check that each device exists: UnknownDeviceError; NvctError without a plan."""
+        """Raise UnknownDeviceError if a requested device is missing, NvctError without a plan."""
         for plan, names in plans_of(request, request.ids, self._host):
             model.check_known(plan, names)
 
@@ -53,7 +53,7 @@ class PlanDevices:
         return names_of(plan, name_in(plan, kind, device))
 
     def injected(self, request: Request) -> Nodes:
-        """Return the nodes that a container would get; NvctError if a device is not available."""
+        """Return the nodes that a container would get; NvctError if a device is missing."""
         from nvct.container.request.device_numbers import nodes_of
 
         return nodes_of(
@@ -94,8 +94,8 @@ class PlanDevices:
     def drivers(self) -> dict[str, int]:
         """Return the majors of character devices by the names of their drivers.
 
-        NVIDIA's is among them if a GPU is there: it may be loaded later, and a container keeps
-        wide rights until then.
+        NVIDIA's major is among them if the host has a GPU, even before its driver is loaded,
+        because a container keeps its rights.
         """
         from nvct.container.request.device_numbers import NVIDIA_MAJOR
         from nvct.linux.device_nodes import parse_proc_devices
@@ -112,7 +112,7 @@ class PlanDevices:
         return devices_of(self._own())
 
     def gpus(self) -> set[Number]:
-        """Return the device numbers of this host's GPUs, also of those in MIG mode.
+        """Return the device numbers of this host's GPUs, including those in MIG mode.
 
         Raises NvctError.
         """

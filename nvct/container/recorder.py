@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flight recorder: a line for each GPU request that was met or refused, for `nvct log`.
+"""The flight recorder: a line for each decision about a GPU request, for `nvct log`.
 
 Hot. The records are in the run directory, two files of at most LIMIT bytes, the older one with the
 name OLD; the agent has a folder of its own. Contract: a record is one write of at most RECORD
-bytes; what cannot be written is lost, and no container fails or waits because of it. A record has
-no value of an image's variable but the request.
+bytes; if that fails, the record is lost, and no container fails or waits because of it. Of an
+image's variables, a record has only the request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RECORD, TEXT, ASKED = 4096, 400, 1000
 """Bytes of a record, characters of a text in it, and of a request: one may name 16 UUIDs."""
 LONG_TEXTS = ("asked", "capabilities", "error", "hint", "nodes", "notes", "policy")
 SHORT = 33
-"""Characters of LONG_TEXTS, if the record is too long: JSON takes up to 12 bytes for one."""
+"""Characters of LONG_TEXTS, if the record is too long: JSON takes up to 12 bytes for each."""
 CUT = "..."  # The end of a text that is longer
 FLAGS = (
     posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
@@ -41,16 +41,16 @@ S_IFMT, S_IFREG = 0o170000, 0o100000
 STEPS = ("config", "decide", "deliver")
 """Reading config.toml, deciding, and changing config.json, the root or the live container."""
 EXTRAS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
-NVIDIA = "/dev/nvidia"  # The nodes that are named; the others are those of DRM, six for each GPU
+NVIDIA = "/dev/nvidia"  # Of other nodes (DRM has six for each GPU) only the number is recorded
 USERS_FOLDERS = "/run/user"
 
 
 def given(
     store: Store, program: str, bundle: str, decision: Decision, times: Sequence[float] = ()
 ) -> None:
-    """Record what a container got that asked for a GPU, or why its request is ignored.
+    """Record what a container got for its GPU request, or why the request was ignored.
 
-    `times` are the program's begin and the end of each of STEPS, in seconds of CLOCK_MONOTONIC.
+    `times` are the program's start and the end of each of STEPS, in seconds of CLOCK_MONOTONIC.
     """
     fields = {"outcome": "given" if decision.gives else "ignored", **_about(decision)}
     _append(store, program, ("bundle", bundle), fields, times)
@@ -62,7 +62,7 @@ def refused(
     bundle: str,
     error: NvctError,
     *,
-    times: Sequence[float] = (),  # as in `given`; the step that failed has no end
+    times: Sequence[float] = (),
     decision: Decision | None = None,
     command: str = "",
 ) -> None:
@@ -87,8 +87,8 @@ def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -
 def folder_of_hook(run_dir: str, users: str = USERS_FOLDERS, root: str = "/") -> str:
     """Return the folder for the records of a hook, which must not trust its environment.
 
-    The engine of a user starts it as root of a user namespace, where `/` belongs to another user.
-    Then it is the folder nvct in the user's runtime directory, found by its owner.
+    A rootless engine starts it as root of a user namespace, where `/` belongs to another user.
+    The folder is then nvct in the user's runtime directory, which is found by its owner.
     """
     own = posix.geteuid()
     try:
@@ -102,7 +102,7 @@ def folder_of_hook(run_dir: str, users: str = USERS_FOLDERS, root: str = "/") ->
 
 
 def _about(decision: Decision) -> dict[str, str]:
-    """Return what was asked, what the policy's rules said, and what was found for it."""
+    """Return the fields about a request, the policy's rules and what the container gets."""
     request, origin, fields = decision.request, decision.origin, {}
     if request is None and decision.engine:
         fields["asked"] = f"{BY_ENGINE}: {', '.join(decision.engine)}"
@@ -157,7 +157,7 @@ def _append(
         try:
             status = posix.fstat(fd)
             if status.st_mode & S_IFMT != S_IFREG or status.st_nlink > 1:
-                store.reason = f"{store.path}/{NAME} is no regular file of one name"
+                store.reason = f"{store.path}/{NAME} is not a regular file with one name"
                 return
             posix.write(fd, line)
             if status.st_size + len(line) > LIMIT:
@@ -181,10 +181,9 @@ def _durations(times: Sequence[float], now: float) -> dict[str, str]:
 
 
 def _rotate(store: Store, fd: int) -> None:
-    """Make a full file the old one, unless another process does or did so.
+    """Rename a full file to OLD, unless another process does or did so.
 
-    Without the lock, one that is late would put the new file, which is almost empty, in the place
-    of the old one.
+    Without the lock, a late process would rename the new file, which is almost empty.
     """
     try:
         posix.lockf(fd, posix.F_TLOCK, 0)

@@ -41,20 +41,17 @@ ENGINE_DEVICES = (
     "org.systemd.property.BPFProgram", "run.oci.", "org.criu.",
     *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],
 )  # fmt: skip
-"""One of these is in a config.json that gives a device of NVIDIA: its major, a rule for every
-device, an annotation that the runtime obeys, CAP_SYS_ADMIN, or a mount, where no control group
-refuses it. The launcher itself finds what else leads out of one (the line `host`).
-Majors of NVIDIA's other drivers are among 234-254 and 384-511, which Linux gives out
-(fs/char_dev.c). Engines write no spaces; a rule with spaces counts in any case."""
+"""Every config.json that gives an NVIDIA device contains one of these: its major, a rule for every
+device, an annotation that the runtime obeys, CAP_SYS_ADMIN, or a mount of /dev, because without a
+control group nothing refuses its nodes. The launcher itself looks for the other ways out of a
+control group (the line `host`). Majors of NVIDIA's other drivers are among 234-254 and 384-511,
+which Linux assigns (fs/char_dev.c). Engines write no spaces; a rule with spaces always matches."""
 
 
 def load_or_default(
     store: Store, env: Mapping[str, str], cold: str
 ) -> tuple[Config, NvctError | None]:
-    """Return the configuration in force; the defaults and the error if it is not available.
-
-    If the file seems to say so, the engine's devices are checked, that is, refused with the error.
-    """
+    """Return the configuration in force, or `default_for` it and the error of config.toml."""
     try:
         return load(store, env, cold), None
     except NvctError as error:  # matters only if there is a request
@@ -62,9 +59,9 @@ def load_or_default(
 
 
 def default_for(path: str) -> Config:
-    """Return the configuration in place of a config.toml that is not valid.
+    """Return the defaults in place of a config.toml that is not valid.
 
-    If the file seems to say so, the engine's devices are checked.
+    If the file seems to say engine-devices = "checked", they do: the engine's devices are refused.
     """
     from nvct.linux.files import read_bytes
 
@@ -73,7 +70,7 @@ def default_for(path: str) -> Config:
         is_checked = b"engine-device" in text or b"checked" in text
     except OSError:
         is_checked = False
-    except DocumentError:  # too large, or no file
+    except DocumentError:  # too large, or not a file
         is_checked = True
     return Config(engine_devices=CHECKED if is_checked else UNCHECKED)
 
@@ -143,14 +140,12 @@ def _store(store: Store, path: str, config: Config, fact: fingerprints.Fingerpri
 def launcher_conf(
     config: Config, path: str, fact: fingerprints.Fingerprint, *, is_rootless: bool = False
 ) -> str:
-    """Return the content of launcher.conf; no entries if a debug log is configured.
+    """Return the content of launcher.conf. Without entries, Python decides about every container.
 
-    There are none for a rootless engine whose devices are checked: no control group refuses a
-    node, and a mount of one can have any name.
-
-    Words are cut at characters that JSON may escape, so that an escape cannot hide them. There
-    are no entries either if nothing is left of a word, or if a name does not fit in a line.
-    Without entries Python decides about every container.
+    It has no entries if a debug log is configured, if a rootless engine's devices are checked
+    (no control group refuses a node there, and a mount of one can have any name), if a name does
+    not fit in a line, or if nothing is left of a word: words are cut at characters that JSON may
+    escape, so that an escape cannot hide them.
     """
     is_checked = bool(config.policy) and config.engine_devices == CHECKED
     words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel for the cold side: inotify, messages, rights; folders that others may change."""
+"""Kernel interfaces of the cold side: inotify, kmsg, rights; folders that others can change."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes of the cold side do to themselves, by system calls that Python lacks."""
+"""System calls that Python lacks, by which a process of the cold side changes itself."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ CAPABILITY_VERSION = 0x20080522
 
 
 def end_with_parent(parent: int) -> None:
-    """Let this process, a new child, get SIGTERM once its parent ends, by SIGKILL too."""
+    """Have this process, a new child, get SIGTERM when its parent ends, also by SIGKILL."""
     call("prctl", PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def give_up_capabilities() -> None:
-    """Drop every capability of this process for good; without any, it can gain none.
+    """Drop every capability of this process for good; it cannot gain any again.
 
-    Other processes of its user cannot trace it, either.
+    Other processes of its user can no longer trace it, either.
     """
     call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    with contextlib.suppress(OSError):  # past the last one, or without CAP_SETPCAP
+    with contextlib.suppress(OSError):  # after the last capability, or without CAP_SETPCAP
         for number in range(64):
             call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0)
     call("capset", struct.pack("Ii", CAPABILITY_VERSION, 0), bytes(24))

@@ -18,9 +18,9 @@ BUFFER = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change."""
+    """A change in a folder."""
 
-    watch: int  # what `Inotify.add` returned, -1 if events were lost: then look at the folders
+    watch: int  # what `Inotify.add` returned; -1 if events were lost: any folder may have changed
     mask: int  # one of the constants, possibly with others of inotify(7), such as IN_ISDIR
     name: str  # of the file inside the folder, "" for the folder itself
 
@@ -28,7 +28,7 @@ class Event:
 class Inotify:
     """A queue of events. Its descriptor is readable while there are any.
 
-    A user may have too many queues (fs.inotify.max_user_instances).
+    Raises OSError if the user has too many queues (fs.inotify.max_user_instances).
     """
 
     __slots__ = ("_fd",)
@@ -45,7 +45,7 @@ class Inotify:
         return call("inotify_add_watch", self._fd, folder, mask | ONLYDIR, about=folder)
 
     def remove(self, watch: int) -> None:
-        """End a watch; one of a folder that was removed has ended."""
+        """End a watch; that of a removed folder has ended already."""
         call("inotify_rm_watch", self._fd, watch)
 
     def read(self) -> list[Event]:

@@ -35,10 +35,10 @@ class Message:
 
 
 def parse(record: bytes) -> Message:
-    """Return the message of a record; ValueError if it is no record."""
+    """Return the message of a record; ValueError if it is not one."""
     match = _RECORD.match(record)
     if not match:
-        raise ValueError(f"no record of {FILE}: {record[:80]!r}")
+        raise ValueError(f"not a record of {FILE}: {record[:80]!r}")
     priority, sequence, time_us = (int(field) for field in match.groups()[:3])
     text = _ESCAPED.sub(lambda escape: bytes.fromhex(escape[1].decode()), match[4])
     return Message(priority & 7, priority >> 3, sequence, time_us, text.decode("utf-8", "replace"))
@@ -47,7 +47,7 @@ def parse(record: bytes) -> Message:
 class Kmsg:
     """A reader of /dev/kmsg. Its descriptor is readable while there are messages.
 
-    With `past`, the messages that the kernel still has come first.
+    With `past`, it starts with the messages that the kernel still has.
     """
 
     __slots__ = ("_fd",)

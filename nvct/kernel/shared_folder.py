@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder that a process with fewer rights may change, too.
+"""A folder that a process with fewer rights can change, too.
 
 The agent's container has no capability and can change every name in /run/nvct-agent; the installer
 and the commands of the host's root use that folder as well. Contract:
 
 - The folder is entered by a descriptor; a link at its path is refused. The folders above it are
-  the host's own, where links are followed.
+  the host's own, and links in their paths are followed.
 - A file is one name below that descriptor. It is opened with O_NOFOLLOW and O_NONBLOCK, and used
-  only if it is a regular file with one name, of root or of this user, that no other may write.
-- A file is written whole under an unpredictable name (O_EXCL) and renamed. What had the name, a
-  link too, is replaced and never opened.
-- What is read has a limit, and whoever reads it believes nothing of it.
+  only if it is a regular file with one name, of root or of this user, which no other user can
+  write.
+- A file is written whole under an unpredictable name (O_EXCL) and renamed. An existing file or
+  link of the name is replaced and never opened.
+- Files are read up to a limit, and readers do not trust their content.
 
 For paths in a container's root see `nvct.linux.root`, which follows links inside that root.
 """
@@ -48,8 +49,8 @@ class SharedFolder:
     def open(cls, path: str, *, create: int | None = None) -> SharedFolder:
         """Open a folder; with `create` make a missing one, with that mode, and those above it.
 
-        UnsafePathError if the path is a link or a file; OSError if it is missing, or cannot be
-        opened or made.
+        Raises UnsafePathError if the path is a link or a file; OSError if it is missing, or cannot
+        be opened or made.
         """
         path = path.rstrip("/") or path[:1] or "."
         if create is not None:
@@ -60,7 +61,7 @@ class SharedFolder:
             return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW), path)
         except OSError as error:
             if error.errno in (ELOOP, ENOTDIR) and os.path.lexists(path):
-                raise UnsafePathError(f"{path} is no folder", hint="is it a link?") from error
+                raise UnsafePathError(f"{path} is not a folder", hint="is it a link?") from error
             raise
 
     def close(self) -> None:
@@ -89,8 +90,8 @@ class SharedFolder:
     def open_file(self, name: str) -> int:
         """Open a file for reading; return its descriptor.
 
-        UnsafePathError if it is no regular file, has a second name, or others could have written
-        it; OSError if it is missing, or cannot be opened.
+        Raises UnsafePathError if it is not a regular file, has a second name, or others could have
+        written it; OSError if it is missing or cannot be opened.
         """
         fd = self._open(name, os.O_RDONLY)
         if why := _not_ours(os.fstat(fd)):
@@ -101,7 +102,7 @@ class SharedFolder:
     def read(self, name: str, limit: int = files.MIB) -> bytes:
         """Return the content of a file.
 
-        UnsafePathError if it is larger than `limit`, and as `open_file`; OSError as `open_file`.
+        Raises UnsafePathError if it is larger than `limit`, and the errors of `open_file`.
         """
         fd = self.open_file(name)
         try:
@@ -113,11 +114,11 @@ class SharedFolder:
         return data
 
     def write(self, name: str, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
-        """Replace what has a name by a file; `sync` waits for the disk.
+        """Write a file in place of one with the name; `sync` waits for the disk.
 
-        OSError, with the path, if it is a folder, or cannot be written.
+        Raises OSError, with the path, if the name is a folder's, or writing fails.
         """
-        with self._told(name):
+        with self._with_path(name):
             self.put(self.write_temporary(data, mode=mode, sync=sync), name)
             if sync:
                 os.fsync(self.fd)
@@ -125,13 +126,13 @@ class SharedFolder:
     def write_temporary(self, data: bytes, *, mode: int = 0o600, sync: bool = False) -> str:
         """Write a file with an unpredictable name, for `put`; return the name.
 
-        OSError if it cannot be written: it is removed then.
+        Raises OSError if it cannot be written; nothing is left then.
         """
         return files.write_temporary(self.fd, data, mode, sync=sync)
 
     def put(self, temporary: str, name: str) -> None:
-        """Rename a temporary file over what has the name; OSError if not, and it is removed."""
-        with self._told(name):
+        """Rename a temporary file to a name; if that fails, remove it and raise OSError."""
+        with self._with_path(name):
             try:
                 os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             except BaseException:
@@ -142,7 +143,7 @@ class SharedFolder:
     def try_lock(self, name: str, *, create: bool = True) -> int:
         """Return the descriptor of a lock file with its lock; -1 if another process has it.
 
-        OSError as `files.try_lock`.
+        Raises OSError as `files.try_lock`.
         """
         return files.try_lock(self.at(name), self.fd, create=create)
 
@@ -152,13 +153,13 @@ class SharedFolder:
 
     def unlink(self, name: str) -> None:
         """Remove a name, if there is one; OSError, with the path, for a folder or a failure."""
-        with self._told(name), contextlib.suppress(FileNotFoundError):
+        with self._with_path(name), contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
 
     def remove_abandoned(self) -> None:
         """Remove temporary files that killed writers left, ABANDONED_S ago or earlier.
 
-        What cannot be removed stays: others may make names that nobody can remove.
+        Names that cannot be removed stay: others can make folders with such names.
         """
         for name in names_in(self.fd, NAMES) or ():
             if name.startswith(files.TEMPORARY_PREFIX):
@@ -168,12 +169,12 @@ class SharedFolder:
                         os.unlink(name, dir_fd=self.fd)
 
     def listen(self, name: str) -> socket.socket:
-        """Return this user's listening socket, in place of a former one; OSError if it fails."""
+        """Return this user's listening socket, which replaces a former one; OSError."""
         listener = socket.socket(socket.AF_UNIX)
         temporary = files.temporary_name()
         try:
             os.fchmod(listener.fileno(), 0o600)  # bind(2) makes the file with the socket's mode
-            with self._told(name):
+            with self._with_path(name):
                 listener.bind(f"/proc/self/fd/{self.fd}/{temporary}")
                 listener.listen()
                 self.put(temporary, name)
@@ -184,32 +185,32 @@ class SharedFolder:
 
     @contextlib.contextmanager
     def socket_path(self, name: str) -> Iterator[str]:
-        """Yield a path by which to connect to a socket of the folder: of the file, not its name.
+        """Yield a path to connect to a socket of the folder, valid even if its name is replaced.
 
-        UnsafePathError if it is no socket; OSError if it is missing.
+        Raises UnsafePathError if it is not a socket; OSError if it is missing.
         """
         fd = self._open(name, os.O_PATH)
         try:
             if not stat.S_ISSOCK(os.fstat(fd).st_mode):
-                raise UnsafePathError(f"{self.at(name)} is no socket", hint="remove it")
+                raise UnsafePathError(f"{self.at(name)} is not a socket", hint="remove it")
             yield f"/proc/self/fd/{fd}"
         finally:
             os.close(fd)
 
     def _open(self, name: str, flags: int) -> int:
-        with self._told(name):
+        with self._with_path(name):
             try:
                 return os.open(name, flags | FLAGS, dir_fd=self.fd)
             except OSError as error:
                 if error.errno in (ELOOP, ENXIO):
                     raise UnsafePathError(
-                        f"{self.at(name)} is no regular file", hint="remove it"
+                        f"{self.at(name)} is not a regular file", hint="remove it"
                     ) from error
                 raise
 
     @contextlib.contextmanager
-    def _told(self, name: str) -> Iterator[None]:
-        """Name the whole path in an OSError."""
+    def _with_path(self, name: str) -> Iterator[None]:
+        """Put the whole path of a name into an OSError."""
         try:
             yield
         except OSError as error:
@@ -217,11 +218,11 @@ class SharedFolder:
 
 
 def _not_ours(status: os.stat_result) -> str:
-    """Return why a file is not used, "" if it is."""
+    """Return why a file is not to be used, "" if it is."""
     if not stat.S_ISREG(status.st_mode):
-        return "is no regular file"
+        return "is not a regular file"
     if status.st_nlink > 1:
-        return "has another name, too"
+        return "has a second name"
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & OTHERS_MAY_WRITE:
         return f"of uid {status.st_uid} can be written to by others"
     return ""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that a process with many rights runs: of files that only root can change.
+"""Opens the libraries and programs that a process with many rights runs: of root alone.
 
-The library or program is opened below a root, as `nvct.linux.root` walks: links count as in that
-root. Each folder on the way and the file are root's or this user's, and no other user may write to
-them; in a folder with the sticky bit others may add names, not replace root's.
+The file is opened below a root as `nvct.linux.root` walks: links are resolved in that root. It and
+each folder on the way must belong to root or this user, and no other user may write to them,
+except to folders with the sticky bit, where others can add names but not replace root's.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class _Location(Location):
         self.check(fd, self.shown())
 
     def check(self, fd: int, shown: str, *, is_file: bool = False) -> None:
-        """Refuse, by UnsafePathError, what is no regular file, or what others can change."""
+        """Raise UnsafePathError if it is not a regular file, or others can change it."""
         status = os.fstat(fd)
         if is_file and not stat.S_ISREG(status.st_mode):
-            raise self.unsafe("is no regular file")
+            raise self.unsafe("is not a regular file")
         is_shared = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         if status.st_uid not in (0, os.geteuid()) or (
             status.st_mode & OTHERS_MAY_WRITE and not is_shared
@@ -47,9 +47,9 @@ def open_trusted(root: str, path: str) -> int:
     """Open a library or program for reading; return its descriptor.
 
     Raises:
-        FileNotFoundError: there is none.
-        HostError: there is no such root.
-        UnsafePathError: others can change it, or it is no regular file.
+        FileNotFoundError: the file is missing.
+        HostError: the root is missing.
+        UnsafePathError: others can change it, or it is not a regular file.
         OSError: it cannot be opened.
     """
     with Root.open(root) as opened:
@@ -67,9 +67,9 @@ def open_trusted(root: str, path: str) -> int:
 
 
 def find_program(root: str, folders: Iterable[str], name: str) -> str | None:
-    """Return the path below a root of the first such program in folders; None if there is none.
+    """Return the path, below a root, of the first trusted program of a name; None without any.
 
-    UnsafePathError if others can change each that there is.
+    Raises UnsafePathError if others can change each file of the name.
     """
     refusal = None
     for folder in folders:

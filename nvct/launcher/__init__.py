@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the programs of the hot side are started, and the installer of those starters."""
+"""The launchers, which start the programs of the hot side, and their installer."""

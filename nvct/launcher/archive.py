@@ -149,7 +149,7 @@ def discover(packages: Path) -> tuple[dict[str, _Source], set[str]]:
 
 
 def digest(sources: dict[str, _Source]) -> str:
-    """Return 16 hex digits, a hash of the names and texts of the sources."""
+    """Return a hash of the names and texts of the sources, as 16 hex digits."""
     from _blake2 import blake2b  # the interpreter of nvct-hot has no hashlib
 
     state = blake2b(digest_size=8)
@@ -160,7 +160,7 @@ def digest(sources: dict[str, _Source]) -> str:
 
 
 def needs(sources: dict[str, _Source], name: str) -> tuple[str, ...]:
-    """Return the hot modules that a module imports, in the order in which they are complete."""
+    """Return the hot modules that a module imports, each after those that it imports itself."""
     order: dict[str, None] = {}
     visited = {name}
 

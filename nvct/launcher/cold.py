@@ -10,7 +10,7 @@ BESIDE = "cold"  # Its name in packages (packaging/files/cold), beside the packa
 
 
 def interpreter() -> str:
-    """Return its path: in an installed package, else the running interpreter."""
+    """Return its path: the one beside an installed package, else the running interpreter."""
     packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     path = os.path.join(packages, BESIDE)
     return path if os.path.isfile(path) and os.access(path, os.X_OK) else sys.executable

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports the hot side from the archive that `nvct.launcher.archive` makes.
 
-Hot. No module imports it: its code is first in the archive, and the boot code of the launcher runs
-it. Contract: a module whose source has changed since the archive was made is not used; the usual
-import finds the source.
+Hot. No module imports this one: its code is first in the archive, and the launcher's boot code
+runs it. Contract: a module whose source has changed since the archive was made comes from the
+source.
 """
 
 from __future__ import annotations

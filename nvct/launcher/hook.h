@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Which program this is, and what of the environment a hook gets. launcher.c, packaging/bundle/start.c
- * and packaging/bundle/wrapper.c include it; all three are linked static.
+ * Which program this is, and which variables a hook gets. launcher.c, packaging/bundle/start.c and
+ * packaging/bundle/wrapper.c include it; all three are linked static.
  *
  * An engine that reads CDI specs itself starts a hook without `env` with the image's environment
- * (CVE-2025-23266). So the first program that runs has no dynamic loader, and nothing but what is
- * listed here gets to the next one.
+ * (CVE-2025-23266). So the first program that runs has no dynamic loader, and it passes on only the
+ * variables that are listed here.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static inline const char *base_name(const char *path)
 }
 
 /* Return the program of ours that a file name stands for, NULL if none. A suffix does not count:
- * nvidia-ctk.real is nvidia-ctk, because the incumbent's installer renames programs so. */
+ * nvidia-ctk.real is nvidia-ctk, because the incumbent's installer renames programs like that. */
 static inline const char *our_program(const char *name)
 {
 	const char *found = NULL;
@@ -48,8 +48,8 @@ static inline const char *our_program(const char *name)
 	return found;
 }
 
-/* Return the program's name: of the file that was executed, of the file that a link to it leads to,
- * else argv[0], which for a hook is what the spec's args begin with. */
+/* Return the program's name: that of the executed file, or of the file to which it is a link, else
+ * argv[0], which for a hook is the first of the spec's args. */
 static inline const char *program_name(int argc, char **argv)
 {
 	static char self[4096];
@@ -62,7 +62,7 @@ static inline const char *program_name(int argc, char **argv)
 	return found ? found : name;
 }
 
-/* Open /dev/null for each closed standard stream: else the next file would get its number, and be written to. */
+/* Open /dev/null for each closed standard stream: else the next opened file would take its place. */
 static inline void open_standard_streams(void)
 {
 	for (int fd = 0; fd < 3; fd++)
@@ -102,7 +102,7 @@ static inline int hook_command(const char *program, int argc, char **argv)
 	return 0;
 }
 
-/* Put the arguments of `nvidia-ctk OPTIONS hook ARGUMENTS` as nvidia-cdi-hook takes them; return
+/* Turn the arguments of `nvidia-ctk OPTIONS hook ARGUMENTS` into those of nvidia-cdi-hook; return
  * their number. */
 static inline int as_cdi_hook(int argc, char **argv, int command)
 {
@@ -126,7 +126,7 @@ static inline int is_kept(const char *entry, const char *names)
 	return 0;
 }
 
-/* Keep in the environment only what begins with one of the names. */
+/* Remove from the environment all entries except those that begin with one of the names. */
 static inline void keep_only(const char *names)
 {
 	char **next = environ;

@@ -66,10 +66,10 @@ try:
 except Exception:pass
 """
 """The boot code of the interpreter. It uses the archive (`nvct.launcher.archive`) if root or this
-user owns it, no other user can write it, and its byte code is for this interpreter. Without it the
-package folder has the same modules. The code is short, because each start compiles it. Garbage
-collection is off: it costs 2 to 5 % of a create, and exec frees everything. The code must not
-contain double quotes or backslashes, because it is quoted in C and in sh."""
+user owns it, no other user can write it, and its byte code is for this interpreter; otherwise the
+same modules come from the package folder. The code is short, because each start compiles it.
+Garbage collection is off: it costs 2 to 5 % of a create, and exec frees everything. The code must
+not contain double quotes or backslashes, because it is quoted in C and in sh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,18 +121,18 @@ def install(
 ) -> tuple[str, list[Path]]:
     """Install the launchers into a folder, and the archive of the hot side.
 
-    UsageError if a path is not allowed; HostError if there is no compiler for form "c", compiling
-    or making the archive fails, nvct-hot is damaged or of other sources, or a program cannot be
-    written.
+    Raises UsageError if a path is not allowed; HostError if there is no compiler for form "c",
+    compiling or making the archive fails, nvct-hot is damaged or built from other sources, or a
+    program cannot be written.
 
     Args:
         form: "c", "sh" (runtimes only), "static", or "auto": C with a compiler, else nvct-hot if
             `built` has it, else sh.
-        built: the built-in paths; default this installation. Without an archive path, the archive
-            is written into the __pycache__ of nvct if possible.
-        archive: make the archive now; a package makes it at installation.
+        built: the built-in paths, by default of this installation. Without an archive path, the
+            archive is written into the __pycache__ of nvct if possible.
+        archive: whether to make the archive now; a package makes it at its installation.
 
-    It returns the form, and the paths of the programs and the archive. If no static program can be
+    Returns the form, and the paths of the programs and the archive. If no static program can be
     made, HOOKS are not installed, and launchers of hooks that are not static are removed.
     """
     built = built or default_built()
@@ -144,7 +144,7 @@ def install(
         data = fill_static(built)
         check_hot(built.hot)
         return form, _write(bin_dir, PROGRAMS, data)
-    if archive and built.hot and os.path.exists(built.hot):  # else it is for another root
+    if archive and built.hot and os.path.exists(built.hot):  # a missing one is for another root
         check_hot(built.hot)
     if archive:
         try:
@@ -173,7 +173,7 @@ def is_static(data: bytes) -> bool:
 
 
 def _remove_unsafe_hooks(bin_dir: Path) -> None:
-    """Remove launchers of hooks by an older nvct that are not static."""
+    """Remove launchers of hooks that an older nvct made and that are not static."""
     for name in HOOKS:
         path = bin_dir / name
         try:
@@ -185,10 +185,7 @@ def _remove_unsafe_hooks(bin_dir: Path) -> None:
 
 
 def check_hot(path: str) -> None:
-    """Refuse an nvct-hot that was not built from the sources of this nvct.
-
-    HostError if it was built from other sources, or cannot be read.
-    """
+    """Raise HostError if nvct-hot was built from other sources than this nvct's, or is missing."""
     with OSErrorsAs(HostError, f"{path} cannot be read", hint=HOT_HINT), open(path, "rb") as file:
         file.seek(-DIGEST_SIZE, os.SEEK_END)
         is_current = file.read() == hot_digest().encode()
@@ -216,14 +213,14 @@ def _write(bin_dir: Path, names: tuple[str, ...], data: bytes) -> list[Path]:
 def make_archive(built: Built) -> str:
     """Make the archive with the interpreter that will read it; return its path.
 
-    HostError if making or writing it failed.
+    Raises HostError if making or writing it fails.
     """
     code = (
         "import sys;sys.path.append(sys.argv[1]);from pathlib import Path;"
         "from nvct.launcher import archive;print(archive.write(Path(sys.argv[1]),sys.argv[2]))"
     )
     completed = subprocess.run(
-        # Without column numbers, which only tracebacks show, it is 10 % smaller.
+        # Without column numbers, which only tracebacks show, the archive is 10 % smaller.
         [built.python, "-I", "-S", "-X", "no_debug_ranges", "-c", code, built.packages,
          built.archive],
         capture_output=True, text=True, check=False,
@@ -238,7 +235,7 @@ def make_archive(built: Built) -> str:
 
 
 def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
-    """Return the compiled launcher, static if possible; HostError if no compiler does it."""
+    """Return the compiled launcher, static if possible; HostError if it cannot be compiled."""
     if compiler is None:
         raise HostError(
             "no C compiler on PATH", hint="install gcc and libc6-dev, or use --form sh"
@@ -276,7 +273,7 @@ def fill_script(built: Built) -> bytes:
 
 
 def static_pie(compiler: str) -> list[str]:
-    """Return how a compiler links a static program for any address: musl-gcc by -static-pie."""
+    """Return the flags by which a compiler links a static PIE; musl-gcc lacks -static-pie."""
     if os.path.basename(compiler) != "musl-gcc":
         return ["-static-pie"]
     folder = f"/usr/lib/{platform.machine()}-linux-musl"
@@ -287,7 +284,7 @@ def static_pie(compiler: str) -> list[str]:
 def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
     """Return a static program with a value in its slot.
 
-    A slot is a mark and the bytes after it (`room`), which the program reads when it starts.
+    A slot is a mark and `room` bytes after it, which the program reads when it starts. Raises
     ValueError if the program has no such slot.
     """
     at = program.find(mark) + len(mark)
@@ -299,7 +296,7 @@ def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
 def fill_static(built: Built) -> bytes:
     """Return nvct-hot with the path of the cold side.
 
-    HostError if the file cannot be read or is not nvct-hot, or the path is too long.
+    Raises HostError if the file cannot be read or is not nvct-hot, or the path is too long.
     """
     path = built.hot or "nvct-hot"
     with OSErrorsAs(HostError, f"{path} cannot be read", hint=HOT_HINT):
@@ -310,4 +307,4 @@ def fill_static(built: Built) -> bytes:
     try:
         return fill(data, COLD_MARK, cold, COLD_ROOM)
     except ValueError as error:
-        raise HostError(f"{path} is no nvct-hot", hint=HOT_HINT) from error
+        raise HostError(f"{path} is not nvct-hot", hint=HOT_HINT) from error

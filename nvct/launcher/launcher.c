@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The launcher: hands a low-level runtime's command line over without starting Python, unless a
- * container is created whose config.json holds a word that a GPU request needs.
+ * The launcher: hands a command line over to the low-level runtime without starting Python, unless it
+ * creates a container whose config.json contains one of the words of GPU requests.
  *
- * It decides nothing about GPUs. It reads launcher.conf, which nvct compiles from config.toml; where
- * that is missing, stale or not ours, or anything is unusual, Python takes over. The command line is
- * read as nvct/oci/argv.py reads it; the same table of cases is run against both.
+ * It decides nothing about GPUs. It reads launcher.conf, which nvct compiles from config.toml; if that
+ * file is missing, stale or not ours, or anything is unusual, Python takes over. It parses the command
+ * line as nvct/oci/argv.py does; the tests run the same table of cases against both.
  *
  * Compiled with -DNVCT_PYTHON="/usr/bin/python3" -DNVCT_COLD="/venv/bin/python" and -DNVCT_BOOT, the
- * Python that makes nvct importable (install.py has it); and with -DNVCT_HOT="/usr/lib/nvct/nvct-hot"
- * where that static executable is to be used if it is there, and its digest (NVCT_HOT_DIGEST).
- * packaging/static/main.c includes this file, with an interpreter of its own (NVCT_EMBEDDED).
+ * Python code that makes nvct importable (in install.py). With -DNVCT_HOT="/usr/lib/nvct/nvct-hot" it
+ * prefers that static executable if it exists, and if NVCT_HOT_DIGEST is its digest.
+ * packaging/static/main.c includes this file and has its own interpreter (NVCT_EMBEDDED).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -72,7 +72,7 @@ static int is_of_our_sources(void)
 #endif
 
 /* Become nvct-hot, which needs no other Python. Return if it is missing, for another machine or of another
- * nvct: the interpreter then imports the same modules. */
+ * nvct; the caller then starts the interpreter, which imports the same modules. */
 static void try_hot(const char *name, char **args, int count, char **env)
 {
 	char **argv = calloc((size_t)count + 5, sizeof *argv);
@@ -153,7 +153,7 @@ static int is_create(const char *command)
 	return command && listed("create\0run\0restore\0", command, strlen(command));
 }
 
-/* Whether a switch is on: there, and not =false. */
+/* Whether a switch that is given is on: without a value, or not =false. */
 static int on(const char *value)
 {
 	return !value || !listed(OFF, value, strlen(value));
@@ -217,7 +217,7 @@ static void parse(int argc, char **argv, struct invocation *said)
 			else if (*name == 'h')
 				said->help = on(value);
 		} else if (!listed(GLOBAL_VALUE, name, size)) {
-			said->sure = 0; /* Python guesses, not we */
+			said->sure = 0; /* Python decides */
 			return;
 		} else if (!value) {
 			i++;
@@ -231,7 +231,8 @@ static void parse(int argc, char **argv, struct invocation *said)
 
 /* --- launcher.conf ------------------------------------------------------------------------------- */
 
-/* Whether the policy of the host's config.toml holds: `without_choice` in nvct/config/model.py. */
+/* Whether the host's config.toml has a policy, which callers cannot choose away: `without_choice` in
+ * nvct/config/model.py. */
 static int keeps_policy(void)
 {
 	static char text[1 << 20];
@@ -245,12 +246,12 @@ static int keeps_policy(void)
 		return errno != ENOENT && errno != ENOTDIR;
 	size = read(fd, text, sizeof text);
 	close(fd);
-	/* What is larger than nvct reads may have one at its end. */
+	/* A file that is larger than nvct reads may have a policy at its end. */
 	return size < 0 || size == sizeof text || memmem(text, (size_t)size, "policy", 6);
 }
 
-/* A variable by which a caller would choose another config.toml or launcher.conf; NULL if it has no value, or
- * does not count: Podman starts its runtime with its caller's environment. */
+/* Return the value of a variable by which a caller chooses another config.toml or launcher.conf. NULL if it has none,
+ * or if a policy forbids the choice: Podman starts its runtime with its caller's environment. */
 static const char *chosen(const char *name)
 {
 	const char *value = getenv(name);
@@ -267,8 +268,8 @@ static int config_is(const char *path, const char *signature)
 		n = snprintf(expected, sizeof expected, "%s", named);
 	else
 		n = snprintf(expected, sizeof expected, "%s/nvidia-container-runtime/config.toml",
-			     xdg ? xdg : ""); /* the XDG specification wants it absolute */
-	if (!named && (!xdg || *xdg != '/' || stat(expected, &s))) /* Podman 5 names a folder that has none */
+			     xdg ? xdg : ""); /* the XDG specification requires an absolute path */
+	if (!named && (!xdg || *xdg != '/' || stat(expected, &s))) /* Podman 5 names a folder without the file */
 		n = snprintf(expected, sizeof expected, "%s", NVCT_CONFIG);
 	if (n < 0 || (size_t)n >= sizeof expected || strcmp(path, expected))
 		return 0;
@@ -289,7 +290,7 @@ static int read_conf(void)
 	int fd, conf_fd;
 	if (!dir) {
 		dir = "/run/nvct";
-		/* A user who does not own /, such as root in the user namespace of a rootless engine. */
+		/* This user does not own /, such as root in the user namespace of a rootless engine. */
 		if (xdg && *xdg && !stat("/", &s) && s.st_uid != geteuid()) {
 			if ((size_t)snprintf(path, sizeof path, "%s/nvct", xdg) >= sizeof path)
 				return 0;
@@ -403,7 +404,7 @@ static void hand_over(char **argv)
 
 /* --- the scan of config.json ------------------------------------------------------------------------- */
 
-/* Whether the text may hold a request: one of the words, or an escape that could hide one. */
+/* Whether a text may contain a request: one of the words, or an escape that could hide one. */
 static int may_request(const char *text, size_t size)
 {
 	unsigned char first[256] = { 0 };
@@ -428,7 +429,7 @@ static int may_request(const char *text, size_t size)
 	return 0;
 }
 
-/* Whether a path is a folder, or is in it. */
+/* Whether a path is a folder, or is below it. */
 static int holds(const char *folder, const char *path)
 {
 	size_t size = strlen(folder);
@@ -440,18 +441,18 @@ static int overlap(const char *a, const char *b)
 	return holds(a, b) || holds(b, a);
 }
 
-/* Kinds of mounts that show the host's control groups, processes or kernel settings. */
+/* File systems that show the host's control groups, processes or kernel settings. */
 static const char SHOWN[] = "cgroup\0cgroup2\0proc\0sysfs\0debugfs\0tracefs\0configfs\0binfmt_misc\0";
 
-/* Read the numbers of a mount's file system, its target, as it is escaped, and its type; 0 if they are not there. */
+/* Read a mount's device number, its target, still escaped, and its type; return 0 if one is missing. */
 static int parse_mount(const char *line, char *numbers, char *point, char **type)
 {
 	*type = strstr(line, " - ");
 	return *type && sscanf(line, "%*s %*s %31s %*s %4095s", numbers, point) == 2;
 }
 
-/* Whether one of these real paths is, holds or lies in such a mount, or in the container's root, which comes first:
- * under its own name or, where its file system is mounted elsewhere, under another. */
+/* Whether one of these real paths is, holds or lies in a mount that shows the host, or in the container's root, which
+ * is the first path. The root counts under its own name and wherever else its file system is mounted. */
 static int any_shows_host(char **paths, int count)
 {
 	FILE *mounts = fopen("/proc/self/mountinfo", "re");
@@ -480,7 +481,7 @@ static int any_shows_host(char **paths, int count)
 	return shows;
 }
 
-/* Whether a path leads through a procfs, where "self" and its descriptors are others to the runtime. */
+/* Whether a path leads through a procfs, where "self" means another process to the runtime. */
 static int enters_proc(const char *path, int links)
 {
 	char part[4096], target[4096], next[8192], *slash;
@@ -509,7 +510,7 @@ static int enters_proc(const char *path, int links)
 	return 0;
 }
 
-/* Whether a number after a key has some digits, or more. */
+/* Whether a number after a key has this many digits or more. */
 static int has_long_number(const char *text, size_t size, const char *key, int digits)
 {
 	const char *p = text, *end = text + size;
@@ -522,7 +523,7 @@ static int has_long_number(const char *text, size_t size, const char *key, int d
 	return 0;
 }
 
-/* Whether a device rule allows something else than one kind of nodes: engines write its members in this order. */
+/* Whether a device rule allows more than one type of nodes: engines write its members in this order. */
 static int has_odd_rule(const char *text, size_t size)
 {
 	static const char allow[] = "\"allow\":true";
@@ -535,8 +536,8 @@ static int has_odd_rule(const char *text, size_t size)
 	return 0;
 }
 
-/* Whether an array of config.json has an item. Only an engine writes the key of an array: what a user says is in
- * strings, where quotes are escaped, and in maps of strings, such as annotations. In doubt it has not. */
+/* Whether an array of config.json has an item. Only engines write the keys of arrays: a user's text is in strings,
+ * where quotes are escaped, and in maps of strings, such as annotations. In doubt the array does not have it. */
 static int array_has(const char *text, size_t size, const char *key, const char *item)
 {
 	const char *array = memmem(text, size, key, strlen(key)), *end = text + size, *close;
@@ -555,7 +556,7 @@ static int array_has(const char *text, size_t size, const char *key, const char 
 #define GROUP "\"cgroupsPath\":\""
 #define REFUSAL "{\"allow\":false,\"access\":\"rwm\"}"
 
-/* Kinds of mounts that runtimes make, besides binds. */
+/* File systems that runtimes mount for a container. */
 static const char OWN[] = "proc\0tmpfs\0devpts\0sysfs\0mqueue\0cgroup\0cgroup2\0";
 
 /* Return the text after a key, in a range; NULL if it is not there. */
@@ -565,7 +566,7 @@ static const char *after(const char *text, const char *end, const char *key)
 	return found ? found + strlen(key) : NULL;
 }
 
-/* Return the text after a string that follows `before`, which may be escaped; NULL if it is not there. */
+/* Find the string that follows `before`; it may have escapes. Return the text after it, NULL without one. */
 static const char *read_string(const char *text, const char *end, const char *before, const char **string, size_t *size)
 {
 	size_t skipped = strlen(before);
@@ -579,14 +580,14 @@ static const char *read_string(const char *text, const char *end, const char *be
 	return text < end ? text + 1 : NULL;
 }
 
-/* Whether a string is too simple to be an escaped or a long one; `path` gets it. */
+/* Copy a string to `path`; return whether it fits and has no escapes. */
 static int copy_string(const char *string, size_t size, char *path, size_t room)
 {
 	return size < room && (size_t)snprintf(path, room, "%.*s", (int)size, string) == size && !strchr(path, '\\');
 }
 
-/* Add the source of a mount, whose destination the text begins with, to the paths. Return 0 if Python has to look:
- * engines write all members, in this order. */
+/* Add the source of a mount to the paths; `text` begins with the mount's destination. Return 0 if Python must decide.
+ * Engines write all members, in this order. */
 static int add_source(const char *text, const char *end, char **paths, int *count)
 {
 	const char *target, *type, *source, *option, *next, *before = ",\"options\":[\"";
@@ -622,8 +623,8 @@ static int add_source(const char *text, const char *end, char **paths, int *coun
 	return 1;
 }
 
-/* Whether a control group above the container's, or its own, may be another user's than root's, who can then take
- * its processes out of it (version 2), or no control group at all: crun follows `..` to any folder. */
+/* Whether the container's control group, or one above it, may belong to another user than root, who can then move its
+ * processes out (version 2), or may be any folder: crun follows `..`. */
 static int has_users_group(const char *text, const char *end)
 {
 	char path[4096] = "/sys/fs/cgroup/";
@@ -644,8 +645,8 @@ static int has_users_group(const char *text, const char *end)
 	return 0;
 }
 
-/* Whether root may reach the host's control groups, processes or settings, so that nvct/container/host_view.py has
- * to look: the host's namespaces, or something of the host that is mounted, whatever the engine calls it. */
+/* Whether root in the container may reach the host's control groups, processes or settings, so that
+ * nvct/container/host_view.py must decide: by the host's namespaces, or by mounts, whatever the engine calls them. */
 static int sees_host(const char *text, size_t size, const char *bundle)
 {
 	const char *end = text + size, *mount = text, *root = after(text, end, ROOT);
@@ -715,8 +716,8 @@ static int file_may_request(const struct invocation *said)
 	return !text || may_request(text, size) || (checks_host && sees_host(text, size, said->bundle));
 }
 
-/* Whether an exec may bring CAP_SYS_ADMIN, or an update device rules, so that nvct/container/shim/running.py has to
- * look. Engines write both into files. */
+/* Whether an exec may add CAP_SYS_ADMIN, or an update device rules, so that nvct/container/shim/running.py must decide.
+ * Engines write both into files. */
 static int may_change_running(const char *command, char **args)
 {
 	int is_exec = !strcmp(command, "exec");
@@ -770,7 +771,7 @@ int main(int argc, char **argv)
 		start_python(BOOT("nvct.container.prestart.launch"), name, argv + 1, argc - 1, environ);
 	}
 	parse(argc, argv, &said);
-#ifdef NVCT_SHOW_ARGV /* for the tests: what was understood */
+#ifdef NVCT_SHOW_ARGV /* for the tests: show the parsed command line */
 	printf("%d|%s|%s|%s|%d|%d\n", said.sure, said.command ? said.command : "", said.bundle ? said.bundle : "",
 	       said.config ? said.config : "", said.version, said.help);
 	return 0;

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runc's and crun's command lines, JSON edited in place, the bundle."""
+"""Command lines of runc and crun, JSON edited in place, the bundle."""

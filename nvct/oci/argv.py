@@ -2,8 +2,8 @@
 """Parses command lines of runc and crun: command, bundle and log.
 
 Hot. `nvct/launcher/launcher.c` has the same parser, and both are tested with the same table of
-cases (tests/unit/oci/argv_cases.py). Sources: the help of runc, its create and its restore, 1.1 to
-1.4, `crun --help` of 1.8 to 1.28. A container id may be "create".
+cases (tests/unit/oci/argv_cases.py). Sources: the help of runc, runc create and runc restore, 1.1
+to 1.4, and `crun --help`, 1.8 to 1.28. A container id may be "create".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nvct.paths import FALSE
 
 GLOBAL_VALUE = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
 GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
-CREATES = ("create", "run", "restore")  # Commands that make a container of a bundle
+CREATES = ("create", "run", "restore")  # Commands that make a container from a bundle
 CREATE_VALUE = (
     "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
     "image-path", "work-path", "manage-cgroups-mode", "empty-ns", "lsm-profile",
@@ -31,7 +31,7 @@ class Invocation:
         command: the first word that is neither a flag nor a value, or "".
         bundle, config, log, log_format, root: the last value of --bundle or -b, of crun's
             --config or -f, of --log, of --log-format and of --root; or "".
-        sure: False after an unknown global flag, which may have a value or not.
+        sure: False after an unknown global flag, which may or may not have a value.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class Invocation:
 
     @property
     def creates(self) -> bool:
-        """Whether a container is created; with --help or --version it is not."""
+        """Whether this creates a container; with --help or --version it does not."""
         return self.command in CREATES and not (self.help or self.version)
 
 
@@ -100,7 +100,7 @@ def parse_global(args: list[str], invocation: Invocation) -> int:
 
 
 def _parse_create(args: list[str], i: int, invocation: Invocation) -> None:
-    """Parse the flags of a command that creates, which may stand before and after the id."""
+    """Parse the flags of a command that creates; they can be before and after the container id."""
     while i < len(args):
         arg = args[i]
         i += 1

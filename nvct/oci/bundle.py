@@ -60,7 +60,7 @@ def _schema() -> Schema:
 
 
 class Bundle:
-    """A bundle's config.json, ready for edits; BundleError if it is no object, or ambiguous."""
+    """A bundle's config.json, ready for edits; BundleError if it is not an object or ambiguous."""
 
     __slots__ = ("document", "path", "steps_left")
 
@@ -93,14 +93,14 @@ class Bundle:
 
     @property
     def bounding(self) -> list[str]:
-        """The bounding set; empty if capabilities are a user namespace's: mapped ids imply one."""
+        """The bounding set; empty for a container with a user namespace or mapped ids."""
         if self.has_user_namespace() or any(map(self.objects, MAPPINGS)):
             return []
         return self.capabilities
 
     @property
     def capabilities(self) -> list[str]:
-        """The bounding set, of whatever user namespace.
+        """The bounding set, in whatever user namespace.
 
         It is process.capabilities.bounding, or the flat list of runtime-spec before 1.0.0-rc5.
         """
@@ -161,7 +161,7 @@ class Bundle:
     def save(self, kernel: Kernel) -> bool:
         """Replace config.json atomically if it has changed; return whether it has.
 
-        BundleError if it cannot be written; UnsafePathError if the path is no longer a regular
+        Raises BundleError if it cannot be written, UnsafePathError if it is no longer a regular
         file.
         """
         if not self.document.changed:
@@ -208,10 +208,10 @@ def mount_target(destination: str) -> str:
 
 
 def config_path(bundle: str, config: str = "") -> str:
-    """Return the path of config.json: in the bundle, default the cwd, or the value of --config.
+    """Return the path of config.json: the value of --config, or in the bundle ("": the cwd).
 
-    crun resolves --config in the cwd, but the plain name "config.json" in the bundle (create.c of
-    1.8).
+    crun resolves --config in the cwd, except the plain name "config.json", which it takes from the
+    bundle (create.c of 1.8).
     """
     if config not in ("", "config.json"):
         return config
@@ -219,7 +219,7 @@ def config_path(bundle: str, config: str = "") -> str:
 
 
 def load(path: str) -> Bundle:
-    """Read a bundle's config.json; BundleError: unreadable, too large, or no JSON object."""
+    """Read a bundle's config.json; BundleError if it is unreadable, too large or malformed."""
     from nvct.linux.files import read_bytes
 
     hint = "--bundle must name an OCI bundle"

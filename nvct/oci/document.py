@@ -66,8 +66,8 @@ class Document:
 
     Reads return original values; `render` applies edits. Edits of a path are combined: the last
     `put` wins, appended elements follow rewritten ones. No edited path may be below another one.
-    DocumentError if the text is not a JSON object, or a member of the schema, or of an object in
-    it, occurs twice.
+    Raises DocumentError if the text is not a JSON object, or repeats a member of the schema or of
+    an object in it.
     """
 
     __slots__ = (
@@ -173,7 +173,7 @@ class Document:
         return None if element is None else element.value
 
     def elements(self, path: Path) -> list[Element]:
-        """Return the elements of the array at path, none if absent; DocumentError if no array."""
+        """Return the elements of the array at path, [] if missing; DocumentError if no array."""
         element = self.find(path)
         if element is None:
             return []
@@ -184,23 +184,23 @@ class Document:
     def append(self, path: Path, fragments: list[str]) -> None:
         """Append elements, as JSON text, to the array at path; missing parents are created.
 
-        DocumentError if the value is not an array.
+        Raises DocumentError if the value is not an array.
         """
         if fragments:
             self.elements(path)
             self._added.setdefault(path, []).extend(fragments)
 
     def rewrite(self, path: Path, fragments: list[str]) -> None:
-        """Replace the elements of the array at path by JSON texts; DocumentError if no array."""
+        """Replace the elements of the array at path by texts; DocumentError if not an array."""
         self.elements(path)
         self._rewritten[path] = fragments
 
     def replace(
         self, path: Path, is_replaced: Callable[[Json], bool], fragments: list[str]
     ) -> bool:
-        """Put texts at the end of an array, in place of some elements; return whether any went.
+        """Remove some elements of an array and append texts; return whether any was removed.
 
-        DocumentError if the value is not an array.
+        Raises DocumentError if the value is not an array.
         """
         elements = self.elements(path)
         kept = [self.fragment(element) for element in elements if not is_replaced(element.value)]

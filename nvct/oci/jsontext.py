@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses JSON by the C scanner alone, and writes it.
+"""Parses JSON with the C scanner alone, and writes JSON.
 
-Hot: `import json` costs 5 ms, its C scanner 0.3 ms. The nesting of a text is limited before the
+Hot: `import json` costs 5 ms, its C scanner 0.3 ms. The nesting of a text is checked before the
 scanner recurses into it: CPython's own limit (10,000 levels in 3.12 and 3.13) assumes a stack of
-8 MiB; with a RLIMIT_STACK of 256 KiB the runtime would die of SIGSEGV.
+8 MiB; with a RLIMIT_STACK of 256 KiB the shim would die of SIGSEGV.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DEPTH_LIMIT = 200
 OTHERS = bytes([code for code in range(256) if code not in b"[]{}"])
 STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 MALFORMED = (StopIteration, ValueError, IndexError, RecursionError, SystemError)
-"""Exceptions of the C scanner for malformed text; up to Python 3.12 it fails without an exception
-if json.decoder is not loaded, which the interpreter turns into a SystemError."""
+"""Exceptions of the C scanner for malformed text. Up to Python 3.12 it fails without setting one
+if json.decoder is not loaded; the interpreter turns that into a SystemError."""
 
 
 class _Context:
@@ -43,7 +43,7 @@ class _Context:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 class DuplicateError(Exception):
@@ -51,7 +51,7 @@ class DuplicateError(Exception):
 
 
 def unique(pairs: list[tuple[str, Json]]) -> Json:
-    """Return an object; refuse duplicate names: Go uses the last one, other parsers the first."""
+    """Return an object; DuplicateError: Go uses the last one, other parsers the first."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names: set[str] = set()
@@ -65,7 +65,7 @@ def unique(pairs: list[tuple[str, Json]]) -> Json:
 def scanner(
     pairs: Callable[[list[tuple[str, Json]]], Json] | None = None,
 ) -> Callable[[str, int], tuple[Json, int]]:
-    """Return the C scanner; `pairs` makes each object."""
+    """Return the C scanner; `pairs` makes each object from its members."""
     from _json import make_scanner
 
     scan: Callable[[str, int], tuple[Json, int]] = make_scanner(_Context(pairs))  # type: ignore[arg-type]  # any object with these attributes will do
@@ -73,10 +73,7 @@ def scanner(
 
 
 def check_depth(text: str, source: str) -> None:
-    """Refuse a text with more than DEPTH_LIMIT levels; the syntax is not checked.
-
-    DocumentError if the text has more levels, before its first syntax error.
-    """
+    """Raise DocumentError for more than DEPTH_LIMIT levels before the first syntax error."""
     if text.count("[") + text.count("{") <= DEPTH_LIMIT:
         return
     if "\\" in text:
@@ -92,7 +89,7 @@ def check_depth(text: str, source: str) -> None:
 def parse(text: str, source: str) -> Json:
     """Parse a JSON document; `source` is its name in errors.
 
-    DocumentError if the text is not JSON, or has characters after its end.
+    Raises DocumentError if the text is not JSON, or has characters after its end.
     """
     check_depth(text, source)
     return parse_trusted(text, source)
@@ -101,8 +98,8 @@ def parse(text: str, source: str) -> Json:
 def parse_trusted(text: str, source: str) -> Json:
     """Parse a JSON document that nvct wrote, without the check of its depth.
 
-    The formats of nvct's files have less than ten levels, whatever they were compiled from.
-    DocumentError if the text is not JSON, or has characters after its end.
+    nvct's files have less than ten levels, whatever they were compiled from. Raises DocumentError
+    if the text is not JSON, or has characters after its end.
     """
     try:
         value, end = scanner()(text, skip(text, 0))
@@ -136,7 +133,7 @@ def quote(value: str) -> str:
 def dumps(value: object) -> str:
     """Return plain data (dicts, lists, strings, numbers, booleans, None) as JSON.
 
-    TypeError if it contains another type, or a number that is not finite.
+    Raises TypeError for another type, or a number that is not finite.
     """
     if isinstance(value, str):
         return quote(value)
@@ -150,11 +147,11 @@ def dumps(value: object) -> str:
         return "[" + ",".join([dumps(v) for v in value]) + "]"
     if isinstance(value, float) and value - value == 0:  # finite
         return repr(value)
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not valid JSON")
 
 
 def skip(text: str, pos: int) -> int:
-    """Return the position after white space."""
+    """Return the first position at or after `pos` without white space."""
     size = len(text)
     while pos < size and text[pos] in SPACE:
         pos += 1

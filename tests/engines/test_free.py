@@ -62,7 +62,7 @@ def test_docker(docker: Docker) -> None:
 
     full = start("refused", *FREE)
     assert full.returncode != 0
-    assert f"with none of {count} free; " in full.stderr, full
+    assert f"but none of {count} are free; " in full.stderr, full
     before = users(docker)
 
     assert docker.docker("pause", "free-0").returncode == 0

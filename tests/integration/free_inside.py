@@ -91,7 +91,7 @@ def life(work: Path) -> None:
         others = first_line(rest).split()
         assert len({held, *others}) == WHOLE, others
         refused = start(work, f"{layout}-more", "free:1").communicate()
-        assert "asks for free:1, with none of 7 free; " in refused[1], refused
+        assert "asks for free:1, but none of 7 are free; " in refused[1], refused
         shown = captured(["nvct", "ps", "--free", "--format=json"])
         devices = {one["uuid"]: one for one in json.loads(shown.stdout)}
         assert not devices[held]["free"], shown
@@ -118,10 +118,10 @@ def others_count(work: Path) -> None:
     last = start(work, "last", "free:1")
     assert len(first_line(last).split()) == 1
     none = start(work, "none", "free:1@memory>=40Gi").communicate()
-    assert "with none of 7 free; " in none[1], none
+    assert "but none of 7 are free; " in none[1], none
     large = start(work, "large", "free:1@memory>=1Ti").communicate()
     assert (
-        "asks for free:1@memory>=1Ti, and 0 GPUs outside MIG mode fit: this host has 7 of 79.6Gi"
+        "asks for free:1@memory>=1Ti, but 0 GPUs outside MIG mode fit: this host has 7 of 79.6Gi"
         in large[1]
     ), large
     for name in ("named", "last"):

@@ -74,7 +74,7 @@ def what_comes_and_goes_is_seen(work: Path) -> None:
     asks = "NVIDIA_IMEX_CHANNELS=7"
     refused = container(work, NODES, asks)
     assert refused.returncode == 1
-    assert "asks for channel 7, this host has 0, 1, 2" in refused.stderr
+    assert "asks for channel 7, but this host has 0, 1, 2" in refused.stderr
 
     major = os.major((folder / "channel0").stat().st_rdev)
     os.mknod(folder / "channel7", 0o20666, os.makedev(major, 7))

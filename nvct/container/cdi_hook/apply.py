@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook apply: does all work for a container in one process; and hooks of a few lines.
+"""Hook apply, which does all work for a container in one process, and hooks of a few lines.
 
 The order is: the mount over the driver's params, which needs the container's mount namespace;
 links, because libraries are found by SONAME links; CUDA compatibility and the linker's cache. In
-layout farm the last two are those of a view, which the spec mounts.
+layout farm the last two are for the view that the spec mounts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def noop(_context: Context) -> None:
 def keep_leases(context: Context) -> None:
     """Give the leases of the shim (free:N) to the container's first process.
 
-    BundleError or HostError if the process or a lease is gone.
+    Raises BundleError or HostError if the process or a lease is gone.
     """
     from nvct.container import leases
     from nvct.container.cdi_hook.context import process_of

@@ -40,5 +40,5 @@ def parse_mode(text: str) -> int:
     """Return an octal mode. Raises UsageError if the text is not an octal mode."""
     digits = text[2:] if text.startswith("0o") else text
     if not digits or len(digits) > 5 or digits.strip("01234567") or int(digits, 8) > 0o7777:
-        raise UsageError(f"--mode is {text!r}, want an octal number such as 755")
+        raise UsageError(f"--mode is {text!r}, not an octal number such as 755")
     return int(digits, 8)

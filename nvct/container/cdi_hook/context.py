@@ -3,7 +3,7 @@
 
 The path of the root comes from the state that the runtime passes: a top-level `root` (crun), or
 `root.path` in config.json of the bundle. A process id is never used. The working directory is used
-only if the bundle cannot be read from a user namespace: Docker's is in folders of the host's root.
+only if a user namespace cannot read the bundle: Docker's is in folders of the host's root.
 The root is opened once, and all access to the container goes through that descriptor. If the
 runtime has already made the root read-only, files are written in a private mount namespace.
 """
@@ -130,7 +130,7 @@ class Context:
         return path if path.startswith("/") else f"{bundle}/{path}"
 
     def _is_closed(self, path: str) -> bool:
-        """Report whether the user namespace prevents this process from reading a path."""
+        """Report whether its user namespace prevents this process from reading a path."""
         try:
             posix.stat(path)
         except PermissionError:
@@ -143,7 +143,10 @@ class Context:
 
 
 def process_of(state: dict[str, jsontext.Json]) -> tuple[int, str]:
-    """Return PID and bundle of a state (BundleError); Docker before 17.06 writes `bundlePath`."""
+    """Return PID and bundle of a container's state; Docker before 17.06 writes `bundlePath`.
+
+    Raises BundleError.
+    """
     bundle = state.get("bundle") or state.get("bundlePath")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         text = f"the container's state has the bundle {bundle!r:.100}"
@@ -157,12 +160,12 @@ def process_of(state: dict[str, jsontext.Json]) -> tuple[int, str]:
 def _text(value: jsontext.Json, key: str, source: str) -> str:
     """Return a string member, "" if it is missing."""
     if not isinstance(value, dict):
-        raise BundleError(f"{source} is no JSON object where {key} is looked for")
+        raise BundleError(f"{source} has no JSON object with {key}")
     member = value.get(key)
     if member is None:
         return ""
     if not isinstance(member, str):
-        raise BundleError(f"{source} has a {key} that is no string")
+        raise BundleError(f"{source} has a {key} that is not a string")
     return member
 
 
@@ -182,7 +185,7 @@ def read_object(source: str | int, kind: str) -> dict[str, jsontext.Json]:
     except DocumentError as error:
         raise BundleError(error.message, hint=STATE_HINT) from error
     if not isinstance(value, dict):
-        raise BundleError(f"{label} is no JSON object", hint=STATE_HINT)
+        raise BundleError(f"{label} is not a JSON object", hint=STATE_HINT)
     return value
 
 

@@ -30,7 +30,7 @@ FOLDERS = ("/dev", "/run", "/tmp", "/")  # noqa: S108  in the container; O_EXCL,
 def run(context: Context) -> None:
     """Mask the params file if the host's allows changes and the container has one.
 
-    Raises HostError if mounting fails, UnsafePathError if the container's file is no regular file.
+    Raises HostError if mounting fails, UnsafePathError if the container has no regular file there.
     """
     try:
         data = read_bytes(context.proc_root + PARAMS, LIMIT)
@@ -45,7 +45,7 @@ def run(context: Context) -> None:
         return
     try:
         if posix.fstat(target).st_mode & c.S_IFMT != c.S_IFREG:
-            raise UnsafePathError(f"{TARGET} in the container is no regular file")
+            raise UnsafePathError(f"{TARGET} in the container is not a regular file")
         if root.read_file(TARGET, LIMIT) != masked:
             _cover(context.kernel, root, target, masked)
     finally:
@@ -75,7 +75,7 @@ def _cover(kernel: Kernel, root: Root, target: int, data: bytes) -> None:
         except OSError as error:
             raise HostError(
                 f"cannot mount over {TARGET} in the container: {error.strerror}",
-                hint="disable-device-node-modification can be left out of the spec",
+                hint="remove disable-device-node-modification from the spec to go without it",
             ) from error
     finally:
         kernel.close(source)

@@ -66,15 +66,15 @@ ELSEWHERE = {
     "keep-leases": "apply",
     "noop": "apply",
 }
-"""The modules of hooks that have none of their own: there the function has the hook's name."""
+"""The modules of hooks without one of their own; the function there has the hook's name."""
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
     """Run the hook that `argv`, without the program's name, names; return the exit status.
 
-    A failure is recorded in `run_dir` ("": nowhere) for `nvct log`: crun does not show what a hook
-    says. No variable names it, because an engine may start hooks with an image's. A hook of a
-    user's own engine has `recorder.folder_of_hook` instead.
+    A failure is recorded in `run_dir` ("": nowhere) for `nvct log`, because crun does not show a
+    hook's stderr. No variable can name another folder, because an engine may start hooks with an
+    image's environment. Under a rootless engine the folder is `recorder.folder_of_hook`.
     """
     contexts: list[Context] = []
     began = time.monotonic()

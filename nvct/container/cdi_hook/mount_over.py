@@ -16,7 +16,7 @@ ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
 
 
 def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> None:
-    """Mount one file of a container over another; HostError, or UnsafePathError if it vanished."""
+    """Mount one file of a container over another; HostError, UnsafePathError if one vanished."""
     fd = root.path_fd(source)
     if fd is None:
         raise UnsafePathError(f"{source} vanished")
@@ -31,10 +31,10 @@ def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> No
 def attach(
     kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
 ) -> None:
-    """Mount a file over another, whose `path` is the container's; before Linux 5.12 by mount(2).
+    """Mount a file over another, at `path` in the container; before Linux 5.12 by mount(2).
 
-    With `no_exec` it can be neither executed nor mapped as code. Raises OSError as the calls, and
-    UnsafePathError if the target vanished.
+    With `no_exec` it can be neither executed nor mapped as code. Raises OSError if a call fails,
+    and UnsafePathError if the target vanished.
     """
     attributes = ATTRIBUTES | (c.MOUNT_ATTR_NOEXEC if no_exec else 0)
     try:
@@ -61,7 +61,7 @@ def attach(
 def attach_by_remount(
     kernel: Kernel, root: Root, source: int, target: int, path: str, *, no_exec: bool = False
 ) -> None:
-    """Bind the file, then make the bind read-only, by mount(2); args and errors as of `attach`."""
+    """Bind the file, then make the bind read-only, by mount(2); the rest as in `attach`."""
     kernel.mount(f"/proc/self/fd/{source}", f"/proc/self/fd/{target}", None, c.MS_BIND)
     top = root.path_fd(path)
     if top is None:

@@ -42,7 +42,7 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
     except OSError as error:
         raise HostError(
             f"{root.label}'s read-only root cannot be written to by a hook: {error.strerror}",
-            hint="it needs CAP_SYS_ADMIN; or start the container without a read-only root",
+            hint="give the hook CAP_SYS_ADMIN, or start the container without a read-only root",
         ) from error
     return Root(fd, root.label)
 

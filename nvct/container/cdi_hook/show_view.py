@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def cover_files(context: Context, view: View) -> None:
     """Mount files of the view over files of the image that have their fixed path.
 
-    Raises HostError if the view is not there, or mounting failed, and UnsafePathError if the image
-    has a directory at the path.
+    Raises HostError if the view is missing or mounting fails, and UnsafePathError if the image has
+    a directory at the path.
     """
     root = context.mounts()
     _check(root, view)
@@ -55,16 +55,16 @@ def _check(root: Root, view: View) -> None:
 
 
 def _is_to_cover(context: Context, fd: int, path: str) -> bool:
-    """Report whether a descriptor is a file with content, and of the image.
+    """Report whether a descriptor is a file of the image with content.
 
-    A mount on a file of a volume would show wherever the volume does, on the host, too.
+    A mount over a file of a volume would be seen wherever the volume is, on the host, too.
     """
     status = posix.fstat(fd)
     kind = status.st_mode & S_IFMT
     if kind not in (S_IFREG, S_IFDIR) or not status.st_size:
         return False
     if context.kernel.mount_id(fd) != context.kernel.mount_id(context.mounts().fd):
-        context.warn(f"{path} is in a mount of the container: the driver's is not put there")
+        context.warn(f"{path} is in a mount of the container: the driver's file is not put there")
         return False
     if kind == S_IFDIR:
         raise UnsafePathError(f"the image has a directory {path}, where the driver has a file")
@@ -72,7 +72,7 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
 
 
 def run(context: Context, view: View, compat: str) -> None:
-    """Add the linker's entries and the links; NvctError, OSError if it cannot be written to."""
+    """Add the linker's entries and the links; NvctError, OSError if the root is not writable."""
     root = context.root()
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)

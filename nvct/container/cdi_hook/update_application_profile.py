@@ -18,7 +18,7 @@ DEVICE_LIMIT = 100_000
 
 
 def run(context: Context, *, leave_volumes: bool = False) -> None:
-    """Write the profile if there are GPUs, and unless its folder is in a mount to be left."""
+    """Write the profile if there are GPUs; with `leave_volumes`, not into a mount."""
     root = context.root()
     minors = gpu_minors(root)
     for minor in minors:

@@ -76,7 +76,7 @@ def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: l
 def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:
     """Report whether a folder of a view is mounted: a restarted container may have another layout.
 
-    Mount points of the driver's files, which links of an earlier start led there, do not count.
+    Mounts of single files in the folder, into which links of an earlier start lead, do not count.
     """
     resolved = root.resolve(folder)
     return resolved is not None and mounts.is_covered(resolved)

@@ -30,7 +30,8 @@ class UnfitError(Exception):
 class Layout:
     """A layout for one container: changes of its root, which it closes, and of config.json.
 
-    `folder` is the bundle's, "" for the working directory; `destinations` hide files of the root.
+    `folder` is the bundle's, "" for the working directory; `destinations` are those of mounts that
+    hide files of the root.
     """
 
     __slots__ = (
@@ -40,9 +41,9 @@ class Layout:
     def __init__(
         self,
         bundle: Bundle,
-        folder: str,  # of the bundle, "" for the working directory
+        folder: str,
         root: Root,
-        destinations: Iterable[str],  # of mounts that hide files of the root
+        destinations: Iterable[str],
         note: Callable[[str], None],
     ) -> None:
         self._root = root
@@ -69,12 +70,12 @@ class Layout:
         raise NotImplementedError
 
     def _why_unwritable(self, kernel: Kernel) -> str:
-        """Return why files of a root that is not read-only must not be changed, "" if they may."""
+        """Return why files of a root that is not read-only must not be changed, else ""."""
         if self._bundle.host_root() is None:
             return "the user namespace has no root"
         if not mount_points.is_private(self._root, self._folder or ".", kernel):
             path = root_path(self._bundle, self._folder)
-            return f"{path} is no root of this container's own"
+            return f"{path} is not a root of this container alone"
         return ""
 
     def _compat_folder(self, versions: Compat) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout "farm": the driver by one mount of a view, and a few files in the root.
 
-Hot. plan["farm"] lists the files of the view (nvct.farm.table). This module selects those
-of a container and makes them visible to its programs: entries in ld.so.cache before others of the
+Hot. plan["farm"] lists the files of the view (nvct.farm.table). This module selects the files for
+a container and makes them visible to its programs: entries in ld.so.cache before others of the
 same name, a drop-in that a later ldconfig reads, links where programs expect files. All changes
 are made before the container exists, so no hook is needed. A container that this layout does not
 fit gets the classic layout.
@@ -210,7 +210,7 @@ class _FarmLayout(Layout):
         missing = sorted(set(links) - set(linked))
         if missing:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
-            self._note(f"no link {missing[0]}{more}")
+            self._note(f"cannot make link {missing[0]}{more}")
         if any_exists or self._is_again:
             folders = [mount[0].rpartition("/")[0] for mount, _ in self._entries.singles()]
             stale = view_links.left_behind(self._root, folders, linked)
@@ -266,7 +266,7 @@ class _FarmLayout(Layout):
     def _env(self) -> list[str]:
         variables = self._entries.env(self.mount_point)
         if self.env_why:
-            self._note(f"found by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
+            self._note(f"driver by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
             folders = [self.compat, f"{self.mount_point}/lib64"]
             variables.append(extended(self._bundle.env, "LD_LIBRARY_PATH", *folders))
             variables.append(extended(self._bundle.env, "PATH", f"{self.mount_point}/bin"))

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled specs: their format, whether they still hold, into config.json."""
+"""Compiled specs: their format, their fingerprints, and their edits of config.json."""

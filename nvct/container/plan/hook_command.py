@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines of hooks: written for `apply`, from work in a root; read for every hook.
+"""Command lines of hooks: writes those of `apply`, for work in a root; reads those of all hooks.
 
 Hot. `nvct.cdi.make.hooks` writes them into CDI specs. The syntax is the incumbent's: flags are
 `--name value` or `--name=value`, with one or two dashes; switches accept `=true` and `=false`. A
@@ -100,7 +100,7 @@ def _is_true(name: str, value: str) -> bool:
     from nvct.paths import FALSE, TRUE  # a switch rarely has another value
 
     if value not in TRUE + FALSE:
-        raise UsageError(f"--{name} is {value!r}, want true or false")
+        raise UsageError(f"--{name} is {value!r}, not true or false")
     return value in TRUE
 
 
@@ -161,7 +161,7 @@ def view(options: Options) -> View | None:
     if not mount_point:
         return None
     if not mount_point.startswith("/"):
-        raise UsageError(f"--view is {mount_point!r}, want an absolute path")
+        raise UsageError(f"--view is {mount_point!r}, not an absolute path")
     files = [_pair("view-file", text) for text in options.values("view-file")]
     libraries, links = options.values("view-library"), options.values("view-link")
     for path in (*libraries, *links, *(path for path, _ in files)):
@@ -181,5 +181,5 @@ def _pair(flag: str, text: str) -> list[str]:
     parts = text.split(SEPARATOR)
     if len(parts) != 2 or not parts[0] or not parts[1].strip("/"):
         want = "TARGET::LINK" if flag == "link" else "FILE::PATH"
-        raise UsageError(f"{flag} {text!r} is not written {want}")
+        raise UsageError(f"--{flag} {text!r} is not {want}")
     return parts

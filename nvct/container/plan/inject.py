@@ -25,7 +25,7 @@ NVIDIA_HOOKS = (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS)
 
 
 def apply(bundle: Bundle, edits: list[Edits]) -> None:
-    """Edit the document of a bundle; no file is written. DocumentError if an array is none."""
+    """Edit the document of a bundle; write no file. DocumentError if an array is not one."""
     _env(bundle, [e for edit in edits for e in edit["env"]])
     bound = _nodes(bundle, [n for edit in edits for n in edit["nodes"]])
     _mounts(bundle, [m for edit in edits for m in edit["mounts"]] + bound)

@@ -2,9 +2,9 @@
 """Plans: CDI specs compiled into OCI fragments, and the lookup of device names.
 
 Hot. A plan is a JSON object, `Plan`. Its fragments are JSON text that is pasted into config.json.
-`collect` merges the work of the selected edits and parts into edits with a member "hook". It names
-the program that does the work, unless the shim does it. The plan "properties" has no devices, but
-"gpus": {name: {"brand": ..., "arch": ...}}.
+`collect` merges the work of the selected edits and parts into edits with a member "hook", which
+names the program that does the work, unless the shim does it. The plan "properties" has no devices
+but "gpus": {name: {"brand": ..., "arch": ...}}.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
         parts: dict[str, Edits]  # for containers with a driver capability, by its name
         work: Work
         cache: list[list[str]]  # [machine, name, path]: entries of ld.so.cache for the mounts
-        hook: Hook  # made by `collect`, as the next one
+        hook: Hook  # made by `collect`, like `farm`
         farm: FarmEdits
 
     class Edits(MoreEdits):
@@ -184,8 +184,8 @@ def collect(
 ) -> list[Edits]:
     """Return the edits for full device names, each device's once, after their specs' common edits.
 
-    `capabilities` are the driver's, None for all but compat32. With `compat`, CUDA compatibility
-    libraries of the image may replace the driver's, in nvct's own plan only. Raises
+    `capabilities` are the driver's, None for all except compat32. With `compat`, CUDA
+    compatibility libraries of the image may replace the driver's, in nvct's own plan only. Raises
     UnknownDeviceError if a name is not in the plan, StaleSpecError if the spec of a device no
     longer describes the host, StalePlanError if a fingerprint of a device does not match.
     """
@@ -210,7 +210,7 @@ def collect(
 
 
 def check_known(plan: Plan, names: list[str]) -> None:
-    """Refuse names that a plan does not have: UnknownDeviceError."""
+    """Raise UnknownDeviceError for a name that a plan does not have."""
     missing = [name for name in names if name not in plan["devices"]]
     if missing:
         raise _unknown(plan, missing[0])
@@ -268,7 +268,7 @@ def no_work() -> Work:
 
 
 def check_mount_sources(edits: list[Edits]) -> None:
-    """Check that each mount source of the edits exists; else StalePlanError."""
+    """Raise StalePlanError if a mount source of the edits is missing."""
     for edit in edits:
         for _, text in edit["mounts"]:
             source = text.partition('"source":"')[2].partition('"')[0]
@@ -277,7 +277,7 @@ def check_mount_sources(edits: list[Edits]) -> None:
                     posix.stat(source)
                 except OSError as error:
                     raise StalePlanError(
-                        f"{source} went away meanwhile",
+                        f"{source} has just disappeared",
                         hint="is the driver being installed? try again",
                     ) from error
 
@@ -348,11 +348,11 @@ def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
         if mig_devices:
             hint = f"GPU {device} is in MIG mode: ask for {' or '.join(mig_devices[:2])}"
         elif is_own_plan and device.count(":") > 1:  # a PCI bus id
-            hint = "nvidia-smi shows bus ids; of a GPU in MIG mode ask for its MIG devices"
+            hint = "nvidia-smi shows bus ids; for a GPU in MIG mode, ask for its MIG devices"
         elif is_own_plan and devices == ["all"]:
             hint = "ask for all: WSL does not tell its GPUs apart"
         return UnknownDeviceError(f"{kind} has no device {device!r}; it has {listed}", hint=hint)
     reason = f" ({plan['problems'][0]})" if plan["problems"] else ""
     return UnknownDeviceError(
-        f"no CDI spec defines {name!r}{reason}", hint="nvidia-ctk cdi list shows what there is"
+        f"no CDI spec defines {name!r}{reason}", hint="nvidia-ctk cdi list shows all devices"
     )

@@ -130,7 +130,7 @@ class Store:
         return None if document is None else lazy_json.join(document)  # type: ignore[return-value]  # of JSON
 
     def read_plan(self, name: str) -> dict[str, object] | None:
-        """Return the same object, with parts that are parsed on first use: see `lazy_json`."""
+        """Return the same as `read_json`, with parts parsed on first use: see `lazy_json`."""
         text = self.read(name)
         if text is None or text[:SEAL_SIZE] != _seal(text[SEAL_SIZE:]):
             return None

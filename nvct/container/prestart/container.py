@@ -70,7 +70,7 @@ class Process:
             raise HostError(f"process {self.pid} has ended", hint=ENDED)
         if shown and shown != [str(self.pid).encode()]:
             raise HostError(
-                f"{PROC} does not show process {self.pid}: it is of another PID namespace",
+                f"{PROC} does not show process {self.pid}: it belongs to another PID namespace",
                 hint="mount -t proc proc /proc where the container runtime runs",
             )
 
@@ -194,7 +194,7 @@ class Container:
         except OSError as error:
             raise HostError(
                 f"the user namespace of process {self.pid} cannot be entered: {error.strerror}",
-                hint="it must map the user 0",
+                hint="the namespace must map user 0",
             ) from error
 
 

@@ -41,7 +41,7 @@ DEFAULT_MODE = 0o666
 ST_NODEV = 4
 BOUND = c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NOEXEC
 IN_CONTAINER = "createContainer"
-"""The hook point that `deliver` runs itself: it is the next one, in the same namespaces."""
+"""The hook point that `deliver` runs itself: it follows prestart, in the same namespaces."""
 
 
 class Node:
@@ -62,7 +62,7 @@ class Node:
         self.path: str = entry["path"]
         self.host = host
         if entry["type"] not in ("c", "u"):
-            raise RequestError(f"{self.path} is no character device; a hook makes no other node")
+            raise RequestError(f"{self.path} is not a character device, which a hook can make")
         self.device = posix.makedev(entry["major"], entry["minor"])
         self.mode: int = entry.get("fileMode", DEFAULT_MODE) & 0o777
         self.uid: int = entry.get("uid", uid)
@@ -108,20 +108,20 @@ class Node:
     def take(self, dev_root: str, kernel: Kernel) -> Tree:
         """Return a mount of the host's node, below `dev_root`, for the container.
 
-        Raises HostError if the host does not have the node, or it has another device number.
+        Raises HostError if the host lacks the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
         host_device = host_node(path)
         if host_device is None or posix.makedev(*host_device[:2]) != self.device:
             raise HostError(
-                f"{path} is not the device {self.numbers} that a user namespace is to get",
+                f"{path} is not device {self.numbers}, which the container is to get",
                 hint="nvidia-ctk system create-device-nodes makes it",
             )
         return Tree(path, self.path, BOUND, kernel, recursive=False)
 
 
 def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
-    """Return the nodes of edits, the last of a path; RequestError if one is no character node."""
+    """Return the nodes of edits, the last of each path; RequestError for a block device."""
     nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
     return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]
 

@@ -150,7 +150,7 @@ def _replace(cgroup_fd: int, program_for: Callable[[int], bytes]) -> None:
         old_fd = new_fd = -1
         try:
             old_fd = _bpf(PROG_GET_FD_BY_ID, pack("III", program_id, 0, 0))
-            new_fd = load(program_for(old_fd), NAME)  # one each: none can be attached twice
+            new_fd = load(program_for(old_fd), NAME)  # a new one: none can be attached twice
             if flags & ALLOW_MULTI:
                 attach(cgroup_fd, new_fd, ALLOW_MULTI | REPLACE, old_fd)
             else:

@@ -100,7 +100,7 @@ def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, pr
 
 
 def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGRAM) -> None:
-    """Deliver the request of the container whose state `stdin_fd` has; NvctError says why not."""
+    """Deliver what a container asks for; `stdin_fd` has its state. Raises NvctError."""
     from nvct.container import recorder, settings
     from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
@@ -182,7 +182,7 @@ def _deliver(
         from nvct.container.prestart.container import Process
 
         refuse(request, config)
-        processes.append(Process(pid))  # before plans are compiled, which may take seconds
+        processes.append(Process(pid))  # before plans are compiled, which can take seconds
         processes[0].hold()
 
     host.keeper = pid
@@ -195,7 +195,7 @@ def _deliver(
             raise decision.error
         if decision.removal is not None:
             raise NotPermittedError(
-                "the policy ignores devices that the engine gave, and a hook cannot take them",
+                "the policy ignores devices that the engine gave, and a hook cannot take them out",
                 hint="start the container with nvidia-container-runtime",
             )
         if decision.request is not None:
@@ -217,7 +217,7 @@ def _say(text: str) -> None:
 
 
 def read_state(fd: int) -> tuple[int, str]:
-    """Return PID and bundle of the container's state; BundleError if the input is none."""
+    """Return PID and bundle of the container's state; BundleError if the input is not one."""
     from nvct.container.cdi_hook.context import process_of, read_object
 
     return process_of(read_object(fd, "state"))

@@ -84,7 +84,7 @@ class Tree:
             self.fd = -1
 
     def attach(self, root: Root, kernel: Kernel) -> None:
-        """Attach the mount in the container, already entered; UnsafePathError, HostError."""
+        """Attach the mount in the container that was entered; UnsafePathError, HostError."""
         target = _target(root, self.destination, folder=self.is_folder, kernel=kernel)
         try:
             if self.fd >= 0:
@@ -158,7 +158,7 @@ def _tree(destination: str, text: str, kernel: Kernel) -> Tree:
     words = mount.get("options", [])
     if mount.get("type", "") not in BIND and "bind" not in words and "rbind" not in words:
         raise RequestError(
-            f"{destination} is a mount of type {mount['type']}, which no hook makes"
+            f"{destination} is a mount of type {mount['type']}, which hooks cannot make"
         )
     bits = 0
     for word in words:
@@ -186,6 +186,6 @@ def _target(root: Root, path: str, *, folder: bool, kernel: Kernel) -> int:
     kind = posix.fstat(fd).st_mode & c.S_IFMT
     if (kind == c.S_IFDIR) != folder or kind == c.S_IFLNK:
         posix.close(fd)
-        problem = "is no directory" if folder else "is a directory or changes"
+        problem = "is not a directory" if folder else "is a directory or changes"
         raise UnsafePathError(f"{path} in the container {problem}")
     return fd

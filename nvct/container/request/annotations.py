@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 def requested(
     annotations: Mapping[str, object], config: Config, notes: list[str]
 ) -> tuple[str, list[str]] | None:
-    """Return source and words of a request, or None; RequestError, in mode auto, for a bad one."""
+    """Return source and words of a request, None without one.
+
+    Raises RequestError for too many words and, in mode auto, for one that is not a CDI name.
+    """
     prefixes = tuple(config.annotation_prefixes)
     keys = sorted(key for key in annotations if key.startswith(prefixes))
     if not keys:
@@ -53,6 +56,6 @@ def _check_qualified(words: list[str], source: str) -> None:
     for word in words:
         if "=" not in word:
             raise RequestError(
-                f"{source} asks for {shown(word)}, which is no CDI name",
+                f"{source} asks for {shown(word)}, which is not a CDI name",
                 hint="write VENDOR/CLASS=DEVICE, as in nvidia.com/gpu=0",
             )

@@ -31,7 +31,10 @@ def add(
     *,
     privileged: bool,
 ) -> None:
-    """Add the extras that variables and mounts ask for; RequestError, NotPermittedError."""
+    """Add the extras that variables and mounts ask for.
+
+    Raises RequestError for a malformed value, NotPermittedError for one that needs privileges.
+    """
     extras = request.extras
     for name, variable in FEATURES.items():
         setattr(extras, name, variables.get(variable) == "enabled")
@@ -46,7 +49,7 @@ def add(
         if not value:
             continue
         if request.mode != "legacy" and not privileged:
-            # The incumbent reads it only in legacy mode, and refuses the container.
+            # The incumbent reads the variable only in legacy mode, where it refuses the container.
             request.notes.append(f"{variable} is ignored: the container is unprivileged")
             continue
         from nvct.container.request.capabilities import check_mig_capability  # rarely requested
@@ -96,4 +99,4 @@ def _number(word: str, source: str) -> int:
         number = int(digits)
         if number < CHANNEL_LIMIT:
             return number
-    raise RequestError(f"{source} asks for {shown(word)}, which is no IMEX channel", hint=HINT)
+    raise RequestError(f"{source} asks for {shown(word)}, which is not an IMEX channel", hint=HINT)

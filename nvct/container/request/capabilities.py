@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEFAULT = ("compute", "utility")
-HINT = f"use all, or of {' '.join(DRIVER_CAPABILITIES)}"
+HINT = f"use all, or any of {' '.join(DRIVER_CAPABILITIES)}"
 
 
 def parse(value: str) -> list[str]:
@@ -33,8 +33,8 @@ def resolve(value: str | None, supported: Sequence[str], *, legacy_image: bool) 
     """Return the sorted capabilities that a container gets, at most the `supported` ones.
 
     For legacy images an unset variable means all of these. Raises RequestError for a word that is
-    no capability, NotPermittedError for one that is not supported, ConfigError for a supported one
-    that does not exist.
+    not a capability, NotPermittedError for a capability that is not supported, and ConfigError if
+    `supported` has a word that is not a capability.
     """
     allowed = _bound(supported)
     if value is None and legacy_image:
@@ -58,7 +58,8 @@ def _bound(supported: Sequence[str]) -> list[str]:
         return list(DRIVER_CAPABILITIES)
     for name in supported:
         if name not in DRIVER_CAPABILITIES:
-            raise ConfigError(f"supported-driver-capabilities has {shown(name)}", hint=HINT)
+            text = f"supported-driver-capabilities has {shown(name)}, which is unknown"
+            raise ConfigError(text, hint=HINT)
     return sorted(set(supported))
 
 
@@ -70,8 +71,8 @@ def check_mig_capability(name: str, value: str, *, privileged: bool) -> None:
     """
     if not privileged:
         raise NotPermittedError(
-            f"{name}={shown(value)} in a container that is not privileged",
+            f"{name}={shown(value)} needs a privileged container",
             hint="unset it, or give CAP_SYS_ADMIN without a user namespace",
         )
     if value != "all":
-        raise RequestError(f"{name} is {shown(value)}", hint="the only value is all")
+        raise RequestError(f"{name} is {shown(value)}, which is unknown", hint="use all")

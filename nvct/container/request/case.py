@@ -70,12 +70,12 @@ class Case:
         # what the kubelet has given the container by variables, mounts or annotations, once a rule
         # has asked for it; None for nothing
         self.given: Request | None = None
-        self.given_error: NvctError | None = None  # why that is not known
+        self.given_error: NvctError | None = None  # why `given` is unknown
         # returns the request of a device plugin's answer; set by callers
         self.parse: Callable[[Answer], Request | None] | None = None
         self._injected: Nodes | None = None
         self.source = source  # the variable, annotation or mount that carries the request
-        self.way = ""  # by which an engine gives the devices, in words; "" for other sources
+        self.way = ""  # how an engine gives the devices, in words; "" for other sources
         # of config.json; those of the origin if it is known
         self.annotations = annotations if origin is None else origin.annotations
         self.config = config
@@ -105,7 +105,7 @@ class Case:
         return any(KUBELET_CGROUP in name.removesuffix(".slice").split("-") for name in folders)
 
     def ask_kubelet(self, folder: str) -> str:
-        """Find out what the kubelet has given; return why the container is not its own, or ""."""
+        """Set `given` to what the kubelet gave; return why the container is not its own, or ""."""
         from nvct.container.request import kubelet_record  # few rules ask
 
         uid = ""
@@ -137,7 +137,7 @@ class Case:
 
     @property
     def is_given(self) -> bool:
-        """Whether the request has nothing besides what the kubelet has given."""
+        """Whether the kubelet gave everything that the request asks for."""
         request, given = self.request, self.given
         if request is None or given is None or request.kind != given.kind:
             return False

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FREE = "free"
 EXTRAS = ("mig_config", "mig_monitor", "imex", *FEATURES)
-"""The attributes of a request for the words with dashes."""
+"""Attributes of `Extras`; the words of the condition have dashes in them."""
 WORD_OF = {
     "management.nvidia.com/gpu": "management",
     IMEX_KIND: "imex",
@@ -113,7 +113,7 @@ def _devices(patterns: Sequence[str], case: Case) -> Held:
 def _implied(patterns: Sequence[str], case: Case) -> str:
     """Return why a container would get a matching device under another name, "" if it would not.
 
-    For rules that refuse only: a container with permission requests the device by its name.
+    Only for rules that refuse: a container with permission requests the device by its name.
     """
     path = ""
     nodes = case.injected if case.refuses else {}
@@ -180,7 +180,7 @@ def _namespaces(patterns: Sequence[str], case: Case) -> Held:
             namespaces.append(name)
     if not namespaces:
         if case.kubernetes:
-            return None, "the engine does not say the pod's namespace"
+            return None, "the engine does not name the pod's namespace"
         return False, "the container is in no pod"
     text = " and ".join([shown(name) for name in namespaces])
     hits = [_matches_any(name, patterns) for name in namespaces]
@@ -195,7 +195,7 @@ def _annotations(rules: Mapping[str, Sequence[str]], case: Case) -> Held:
     for key, patterns in rules.items():
         value = case.annotations.get(key)
         if not isinstance(value, str):
-            return False, f"there is no {key}"
+            return False, f"there is no annotation {key}"
         if not _matches_any(value, patterns):
             return False, f"{key} is {shown(value)}"
     return True, ", ".join([f"{key}={shown(str(case.annotations[key]))}" for key in rules])
@@ -227,7 +227,7 @@ def _kubernetes(value: bool, case: Case) -> Held:  # noqa: FBT001  a condition's
         return None, "its annotations say that it is a pod's container, its cgroup does not"
     if not in_pod and case.origin is None:
         return None, "it is not known whether it is a pod's container"
-    return in_pod == value, "it is a pod's container" if in_pod else "it is no pod's container"
+    return in_pod == value, "it is a pod's container" if in_pod else "it is not a pod's container"
 
 
 def _given_by_kubelet(folder: str, case: Case) -> Held:
@@ -255,7 +255,7 @@ def _more_gpus_than(limit: int, case: Case) -> Held:
         if device != "all":
             number += 1
         elif case.plans is None:
-            return None, f"it is not known how many {name} are"
+            return None, f"it is not known how many devices {name} has"
         else:
             requested_kind = kind if name in case.request.ids else case.request.kind
             number += case.plans.count(case.request, requested_kind)

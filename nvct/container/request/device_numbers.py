@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device numbers that a container would get, and those of the devices that a rule names.
 
-Hot; loaded only if a policy rule refuses devices. A node may have names in several CDI kinds, a
+Hot; loaded only if a policy rule refuses devices. A node can have names in several CDI kinds, a
 GPU in MIG mode has no name, and a spec can mount a node instead of creating it. For these reasons
 a rule that refuses a name also refuses the device numbers behind the name.
 """
@@ -60,7 +60,7 @@ def nodes_of(edits: Iterable[Edits]) -> Nodes:
 
 
 def without_control(nodes: Nodes) -> Nodes:
-    """Return the nodes besides the control nodes."""
+    """Return the nodes without the control nodes."""
     return {number: path for number, path in nodes.items() if not _is_control(number, path)}
 
 
@@ -176,7 +176,7 @@ class Selection:
 def select(
     plans: Sequence[Plan], own_kind: str, fits: Callable[[Sequence[str]], bool]
 ) -> Selection:
-    """Return the numbers of all devices whose names match; `own_kind` is that of NVIDIA's GPUs."""
+    """Return the numbers of all devices whose names match; `own_kind` is nvidia.com/gpu."""
     selection = Selection()
     devices = [device for plan in plans for device in devices_of(plan)]
     for device in devices:

@@ -4,8 +4,8 @@
 Hot; loaded only for a policy rule that needs it. The kubelet writes each answer of a device plugin
 to Allocate, and of a DRA driver to NodePrepareResources, into checkpoints that only root can read,
 before it has the engine create the container (pkg/kubelet/cm/devicemanager and dra of Kubernetes).
-So neither an image nor the author of a pod can write it, and a pod cannot have the entry of
-another one. Contract: what cannot be read is an error; a pod that has got nothing has no entry.
+So neither an image nor the author of a pod can write them, and a pod cannot use the entry of
+another one. Contract: an unreadable record is an error; a pod without devices has no entry.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ FOLDER = "device-plugins"
 FILE = "kubelet_internal_checkpoint"
 CLAIMS = "dra_manager_state"  # In the kubelet's folder itself
 LIMIT = 4 << 20
-"""Of a record, which takes up to 12 times as much memory: nvct-nri may have 128 MiB. 250 pods with
-answers of 5 KiB take 2 MB."""
+"""Bytes of a record. It takes up to 12 times as much memory, and nvct-nri may use 128 MiB. A
+record of 250 pods with answers of 5 KiB has 2 MB."""
 UID_LENGTH = 32  # Of a UID without its dashes
 HEX = "0123456789abcdef"
 JOINED = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"})
-"""Lists: of two answers, the kubelet passes one on."""
+"""Lists that are joined: if two answers have one, the kubelet passes only one of the two on."""
 ENVS, MOUNTS, NODES, ANNOTATIONS, NAMES = 1, 2, 3, 4, 5
 """Fields of ContainerAllocateResponse: kubelet.proto."""
 VARINT, BYTES = 0, 2
@@ -74,7 +74,7 @@ class Answer:
 
 
 def pod_uid(cgroup: str) -> str:
-    """Return the UID of the pod that the kubelet has made a cgroup for, "" if there is none.
+    """Return the UID of the pod to which a cgroup of the kubelet belongs, "" if there is none.
 
     linux.cgroupsPath is /kubepods/burstable/podUID/ID, or
     kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
@@ -92,21 +92,21 @@ def read(folder: str, uid: str) -> dict[str, Answer]:
     """Return what the containers of a pod were given, by their names. Raises DocumentError."""
     path = f"{folder}/{FOLDER}/{FILE}"
     try:
-        posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing
+        posix.stat(f"{folder}/{FOLDER}")  # in a wrong folder the record is missing, too
         text = read_bytes(path, LIMIT).decode()
     except FileNotFoundError as error:
         if str(error.filename).endswith(FILE):
             return {}  # the kubelet has given no device to anybody
         raise DocumentError(
             f"{folder}/{FOLDER} does not exist",
-            hint="given-by-kubelet is the kubelet's --root-dir",
+            hint="set given-by-kubelet to the kubelet's --root-dir",
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise DocumentError(f"{path} cannot be read: {error}") from error
     try:
         return _answers(jsontext.parse(text, path), uid)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise DocumentError(f"{path} is no checkpoint of a kubelet that nvct knows") from error
+        raise DocumentError(f"{path} is not a kubelet checkpoint that nvct can read") from error
 
 
 def claimed(folder: str, uid: str) -> list[str]:
@@ -128,7 +128,7 @@ def claimed(folder: str, uid: str) -> list[str]:
     except OSError as error:
         raise DocumentError(f"{path} cannot be read: {error}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DocumentError(f"{path} is no checkpoint of a kubelet that nvct knows") from error
+        raise DocumentError(f"{path} is not a kubelet checkpoint that nvct can read") from error
 
 
 def _answers(record: jsontext.Json, uid: str) -> dict[str, Answer]:

@@ -61,7 +61,7 @@ class Extras:
 
 
 class Want:
-    """What the word free:N asks for; `nvct.container.request.free` reads it."""
+    """What the word free:N asks for; `nvct.container.request.free` parses it."""
 
     __slots__ = ("count", "memory", "profile", "word")
 
@@ -95,8 +95,8 @@ class Request:
         self.capabilities: list[str] | None = None
         # (variable, expression) pairs that must hold
         self.requirements: list[tuple[str, str]] = []
-        # what the word free:N asks for, if that was the request; then `ids` are the UUIDs of the
-        # devices that were chosen, and before that the word
+        # what the word free:N asks for, if that is the request; `ids` has that word, and later the
+        # UUIDs of the chosen devices
         self.free: Want | None = None
         # a fingerprint of each plan that was used: the time of its compilation in ns since 1970,
         # and the driver's version
@@ -104,7 +104,7 @@ class Request:
 
     @property
     def asked(self) -> str:
-        """Return what is asked for, as a user wrote it."""
+        """What is asked for, as a user wrote it."""
         if self.free is not None:
             return self.free.word
         return ", ".join(self.ids) or "the driver alone"

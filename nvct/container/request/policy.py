@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nvct.container.request.case import Case
 
 ALLOW, IGNORE, DENY = "allow", "ignore", "deny"
-AGAIN = "touch config.toml, and it is compiled again"
+AGAIN = "touch config.toml to have it compiled again"
 NOT_CONDITIONS = ("name", "then", "reason")
 
 
@@ -33,10 +33,10 @@ def admits(case: Case, notes: list[str]) -> bool:
     The decision and its reason are added to the notes.
 
     Raises:
-        NotPermittedError: the policy denies the request; or it ignores it, and what the kubelet
-            has given is not known.
-        RequestError: the policy denies the request, and it names an unknown device: its author
-            must correct the name, not the policy.
+        NotPermittedError: the policy denies the request; or it ignores the request, and what the
+            kubelet gave is unknown.
+        RequestError: the policy denies the request, which names an unknown device: the name is to
+            be corrected, not the policy.
         DocumentError: a compiled rule is damaged.
     """
     results = evaluate(case)
@@ -77,7 +77,7 @@ def admits(case: Case, notes: list[str]) -> bool:
 
 
 def _check_given(case: Case, notes: list[str]) -> None:
-    """Check that it is known what a container gets in place of an ignored request."""
+    """Note what the kubelet gave, which stays; refuse an ignored request if that is unknown."""
     if case.given_error is not None:
         raise NotPermittedError(
             f"{case.source} cannot be ignored, because it may be what the kubelet has given:"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     Source: TypeAlias = "tuple[str, list[str]]"
 
 GIVEN = EXTRAS - {JETPACK}
-"""Variables of devices: of a device plugin's answer alone, where that counts."""
+"""Variables that ask for devices; `given_by` takes them only from a device plugin's answer."""
 VOLUME_MOUNT_NAME = "nvidia-container-devices"
 CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
 
@@ -58,9 +58,10 @@ def resolve_request(
     Args:
         bounding: process.capabilities.bounding; with CAP_SYS_ADMIN the container is privileged.
         origin: of the container; an unknown one counts against it in policy rules.
-        defined: reports whether a CDI spec defines a device of a full name: then a bare word is
-            valid, even if no NVIDIA driver uses such names.
-        choose: puts devices into a request for free ones, before rules are asked; None refuses it.
+        defined: reports whether a CDI spec defines the device of a full name; the device may then
+            be requested without its kind, even if no NVIDIA driver uses such names.
+        choose: puts devices into a request for free ones, before rules decide; without it, such a
+            request is refused.
 
     Raises:
         RequestError: the request is malformed, or `choose` refuses it.
@@ -111,9 +112,9 @@ def given_by(
 ) -> Request | None:
     """Return the request that a device plugin has put into a container, None if there is none.
 
-    Where the container's `source` is no annotation, the engine has taken those of the answer, and
-    has not passed them on. Its `variables` choose driver files, but no device. Raises RequestError
-    if the answer is malformed.
+    The answer's annotations do not count if the container's `source` is not an annotation, because
+    the engine has not passed them on. The container's `variables` choose driver files, but no
+    device. Raises RequestError if the answer is malformed.
     """
     env, mounts = answer.env, answer.mounts
     found = _find(env, mounts, answer.annotations, config, [], privileged=privileged)
@@ -310,7 +311,7 @@ def _mode(request: Request, config: Config) -> str:
 
 
 def _is_for_nvidia(request: Request) -> bool:
-    """Report whether a device is of NVIDIA; others have no driver requirements."""
+    """Report whether a request has an NVIDIA device; others have no driver requirements."""
     kinds = [word.partition("/")[0] for word in request.ids if "=" in word]
     return (
         len(kinds) < len(request.ids)
@@ -327,9 +328,7 @@ def _add_conditions(request: Request, variables: Env, config: Config) -> None:
     """
     legacy_image = is_legacy_image(variables)
     if legacy_image or "NVIDIA_REQUIRE_" in " ".join(variables):
-        from nvct.container.request import (
-            requirements,
-        )  # images of CUDA have some, others hardly any
+        from nvct.container.request import requirements  # hardly any but CUDA images have some
 
         request.requirements = requirements.gather(
             variables, legacy_image=legacy_image, disabled=config.disable_require

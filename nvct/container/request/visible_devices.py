@@ -49,11 +49,11 @@ def split(value: str, source: str) -> list[str]:
 def evaluate(
     words: Iterable[str], source: str, *, check: Callable[[str, str], object] | None = None
 ) -> list[str] | None:
-    """Return the devices that a list of trimmed words, which `check` accepts, requests.
+    """Return the devices that a list of trimmed words requests; `check` raises for a bad word.
 
-    None is no request (empty, or contains void), [] "none" (driver files but no device); else it
-    is ["all"], or the distinct ids as written, in order. Raises RequestError for a word that is no
-    device name, or too many.
+    The result is None for no request (an empty list, or one with void), [] for "none" (driver
+    files but no device), ["all"], or the distinct ids as written, in order. Raises RequestError
+    for a word that is not a device name, or too many words.
     """
     check = check or check_word
     ids = list(dict.fromkeys(words))

@@ -3,9 +3,9 @@
 
 Hot; loaded only if the configuration accepts them. Unlike variables, an image cannot contain
 them. `<id>` names a device, `cdi/<vendor>/<class>/<device>` (or `=` for the last slash) a CDI
-device, `imex/<channel>` an IMEX channel. There are two differences to the incumbent (v1.20): the
-folder is compared by component, and a malformed CDI name is an error instead of being skipped,
-because then the environment would decide.
+device, `imex/<channel>` an IMEX channel. Two things differ from the incumbent (v1.20): the
+folder is compared by component, and a malformed CDI name is an error: if it were skipped, the
+environment would decide.
 """
 
 from __future__ import annotations

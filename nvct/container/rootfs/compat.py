@@ -125,13 +125,13 @@ def parse_note(description: bytes) -> Note:
     text = description.rstrip(b"\0").decode("utf-8", "surrogateescape")
     value = jsontext.parse(text, "CUDA compatibility note")
     if not isinstance(value, dict):
-        raise DocumentError("CUDA compatibility note is no JSON object")
+        raise DocumentError("CUDA compatibility note is not a JSON object")
     members = {str(key).casefold(): content for key, content in value.items()}
     cuda, drivers = members.get(CUDA_KEY) or "", members.get(DRIVER_KEY) or []
     if not isinstance(cuda, str) or not isinstance(drivers, list):
         raise DocumentError("CUDA compatibility note has an unusable CUDA version or driver list")
     if not all(type(driver) is int for driver in drivers):
-        raise DocumentError("CUDA compatibility note names a driver that is no number")
+        raise DocumentError("CUDA compatibility note names a driver that is not a number")
     return Note(parse_version(cuda), frozenset(drivers))  # type: ignore[arg-type]  # all int
 
 

@@ -31,7 +31,7 @@ MUSL_LIMIT = 1 << 16
 
 
 def has_glibc(root: Root) -> bool:
-    """Report whether programs of the image may use glibc's dynamic linker."""
+    """Report whether programs of the image can use glibc's dynamic linker."""
     return root.lstat(CACHE) is not None or any(root.is_file(p) for p in LOADERS.values())
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LinkerState:
-    """The current cache and drop-in; UnsafePathError if one is no regular file, or too large."""
+    """The current cache and drop-in; UnsafePathError if one is not a file or too large."""
 
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 
@@ -94,7 +94,7 @@ class LinkerState:
         changes: Changes,
         libraries: Libraries,
         compat: list[str],
-        folders: list[str],  # folders of the driver, without the linker's default folders
+        folders: list[str],
         view: list[str] | None = None,
     ) -> None:
         """Add the new cache and drop-in to changes.

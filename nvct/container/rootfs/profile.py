@@ -47,7 +47,7 @@ def render(mask: int) -> bytes:
 
 
 def add(changes: Changes, minors: Iterable[int]) -> None:
-    """Add the profile to changes if there are GPUs; UnsafePathError if its path is no file."""
+    """Add the profile to changes if there are GPUs; UnsafePathError if its path is not a file."""
     mask = mask_of(minors)
     if mask and changes.file(PATH, changes.root.read_file(PATH), render(mask), 0o444):
         changes.sealed.append((FOLDER, FOLDER_MODE))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image gets to find the files of a farm view: links, ld.so.cache and its drop-in.
+"""What makes an image's programs find the files of a farm view: links and ld.so.cache.
 
 Contract: reads only; the caller writes.
 """
@@ -51,9 +51,9 @@ def in_container(path: str) -> str:
 def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str, str]:
     """Return the links: path in the container -> path in the view.
 
-    Links for a library folder that the image does not have are skipped; `folder` is that for
-    libraries of this machine, if it is not the image's own. A path in `links`, (path, path in the
-    view) each, may begin with LIBRARIES or LIBRARIES_32.
+    `links` are (path, path in the view). A path may begin with LIBRARIES or LIBRARIES_32; it is
+    skipped if the image has no such folder. `folder` replaces the image's folder for libraries of
+    this machine.
     """
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
@@ -78,7 +78,7 @@ def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ())
     """Return dangling links into a view that an earlier start made, without `current` ones.
 
     A restarted container, or one from a committed image, has the links for the driver, layout and
-    capabilities of the earlier start. Folders are searched besides those of libraries and
+    capabilities of the earlier start. `folders` are searched besides those of libraries and
     programs. The number of inspected names is limited.
     """
     if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
@@ -126,8 +126,8 @@ def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> in
 def add_cache(  # noqa: PLR0917
     changes: Changes,
     mount_point: str,
-    libraries: Entries,  # (name, path in the container) of 64-bit libraries
-    libraries_32: Entries | None,  # of 32-bit libraries, None if the container does not get them
+    libraries: Entries,
+    libraries_32: Entries | None,
     compat: str,
     warn: Callable[[str], None],
 ) -> bool:

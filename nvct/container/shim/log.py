@@ -30,7 +30,7 @@ def report(
 ) -> NvctError:
     """Write the error as one line to stderr and to the logs; empty log names are skipped.
 
-    Return it; with `debug` (NVCT_DEBUG) an unexpected one shows its traceback.
+    Return the error; with `debug` (NVCT_DEBUG) an unexpected one shows its traceback.
     """
     problem = error if isinstance(error, NvctError) else unexpected(error)
     text = line(program, problem)

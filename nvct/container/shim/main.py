@@ -48,7 +48,7 @@ def main(cold: str) -> NoReturn:
 
 
 class Progress:
-    """How far a run has come: `times` are of the begin and end of each step (recorder.STEPS)."""
+    """How far a run has come: `times` are its start and the end of each step (recorder.STEPS)."""
 
     __slots__ = ("decision", "logs", "times")
 
@@ -69,7 +69,7 @@ def _record(
     error: NvctError,
     progress: Progress,
 ) -> None:
-    """Record why a container is not created or changed, whatever it is: engines may show less."""
+    """Record why a container is not created or changed, because engines may show less."""
     if not (invocation.creates or invocation.bundle):
         return
     from nvct.container import recorder

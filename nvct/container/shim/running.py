@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `exec` and `update` may give to a running container, where config.toml checks engines.
+"""What `exec` and `update` may give to a running container, if engine-devices is "checked".
 
 Hot, but loaded only for these two commands. `docker exec --privileged` starts a process that can
-leave the control group: it is asked of the policy as a container with CAP_SYS_ADMIN is. crun
-applies the device rules of an update, which an engine writes without knowledge of what the policy
-ignored or nvct added: they are left out. runc ignores them in any case.
+leave the control group: the policy judges it like a container with CAP_SYS_ADMIN. The device rules
+of an update are left out: the engine that writes them knows neither what the policy ignored nor
+what nvct added, and crun applies them. runc ignores them in any case.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def check(
 ) -> list[str]:
     """Apply the policy to a command line; return the one for the low-level runtime.
 
-    The bundle of `invocation` becomes the container's, for the record of a refusal: its id until
-    the folder is known. Raises NotPermittedError if the policy denies the capability, and
+    For the record of a refusal, `invocation.bundle` becomes the container's bundle, or its id
+    while the bundle is unknown. Raises NotPermittedError if the policy denies the capability, and
     NvctError if a file cannot be read or understood.
     """
     if not config.policy and trouble is None:
@@ -91,7 +91,7 @@ def _capabilities(path: str) -> set[str]:
 def _bundle(container: str, root: str, host: Host) -> bundles.Bundle:
     """Return the bundle of a running container, by its runtime's state; BundleError without it."""
     user = host.env.get("XDG_RUNTIME_DIR", "")
-    is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else the caller chose the variable
+    is_rootless = posix.stat("/").st_uid != posix.geteuid()  # else a caller may have set it
     bases = [user, "/run"] if is_rootless and user else ["/run"]
     roots = [root] if root else [f"{base}/{name}" for base in bases for name in RUNTIMES]
     for path in [f"{folder}/{container}/{name}" for folder in roots for name in STATES]:
@@ -119,9 +119,9 @@ def _folder(state: dict[str, jsontext.Json]) -> str:
 
 
 def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctError | None) -> None:
-    """Ask the policy about a process with CAP_SYS_ADMIN, where the container's others have it not.
+    """Apply the policy to a new process with CAP_SYS_ADMIN, unless the container has it already.
 
-    Even if they see the host already: a container that is older than the policy was not asked.
+    A container that sees the host already is judged, too, as it can be older than the policy.
     """
     from nvct.container import engine_devices
     from nvct.container.host_view import way_out

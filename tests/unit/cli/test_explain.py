@@ -113,7 +113,7 @@ def test_the_text_says_why(lab: Lab) -> None:
         f"error        {DENIED}",
         f"config       {lab.config_toml}; mode auto; layout classic; 2 policy rules",
         "asked        NVIDIA_VISIBLE_DEVICES=all",
-        "policy       'plugin only' (ignore) does not hold: kubernetes: it is no pod's container",
+        "policy       'plugin only' (ignore) does not hold: kubernetes: it is not a pod's container",
         "             'one each' (deny) decides: more-gpus-than: 2 asked for",
     ]
 

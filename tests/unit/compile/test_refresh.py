@@ -182,7 +182,7 @@ def test_a_bus_id_of_no_gpu_or_of_one_in_mig_mode_says_so(word: str, lab: Lab) -
 
     assert stderr.status == 1
     assert f"nvidia.com/gpu has no device '{word}'; it has 0, all; " in stderr.stderr
-    assert "of a GPU in MIG mode ask for its MIG devices [unknown-device]" in stderr.stderr
+    assert "for a GPU in MIG mode, ask for its MIG devices [unknown-device]" in stderr.stderr
 
 
 def test_an_error_is_an_answer(lab: Lab) -> None:

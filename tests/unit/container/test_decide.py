@@ -123,7 +123,7 @@ def test_a_missing_mount_source_compiles_the_plan_once_more(image: Image) -> Non
     decision = decide(asking(image, ASKS + "0"), Config(), host)
 
     assert isinstance(decision.error, HostError)
-    assert decision.error.message == f"{source} went away meanwhile"
+    assert decision.error.message == f"{source} has just disappeared"
     assert host.plan_calls == [("own", False), ("own", True)]
 
 

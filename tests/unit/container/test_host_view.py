@@ -269,7 +269,7 @@ def test_a_remount_counts(machine: Machine) -> None:
 def test_a_mount_into_which_others_come_later_counts(option: str, machine: Machine) -> None:
     """An engine mounts a volume before nvct refuses the container that asks for it."""
     later = bind(machine.work, "ro", option)
-    assert way(later) == f"the mount of {machine.work} at /x, into which others come later"
+    assert way(later) == f"the mount of {machine.work} at /x, into which later mounts propagate"
     assert not leaves(bind(machine.work, "ro", "rprivate"), bind(machine.work, "private"))
     plugins = "/run/docker/plugins"  # dockerd gives each plugin its folder there
     assert not leaves(bind(f"{plugins}/0123", option))

@@ -99,7 +99,7 @@ def test_a_number_that_another_process_has_now_keeps_no_lease(folder: Path) -> N
 def test_all_or_none_are_leased(folder: Path, sleeper: subprocess.Popen[bytes]) -> None:
     claim(folder, pid=sleeper.pid)
 
-    with pytest.raises(HostError, match="have just got"):
+    with pytest.raises(HostError, match="have just taken"):
         claim(folder, parse("free:2", "x"), GPUS[:2])
 
     assert counted(folder) == {"GPU-0"}
@@ -220,14 +220,14 @@ def test_rootless_docker_makes_no_folder_of_its_own(folder: Path) -> None:
 
     refused = looked(["unshare", "--user", "--map-root-user"], str(new))
 
-    assert refused == f"{new}, where leases of free GPUs are, is missing"
+    assert refused == f"{new}, the folder of GPU leases, is missing"
     assert not new.exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    with pytest.raises(UnsafePathError, match="no folder: Not a directory") as caught:
+    with pytest.raises(UnsafePathError, match="not a folder: Not a directory") as caught:
         claim(tmp_path / "file")
     assert caught.value.hint.startswith(f"as root: rm -r {tmp_path}/file; install -d")
 

@@ -36,7 +36,7 @@ def test_forms_of_records(record: bytes, message: Message) -> None:
 
 @pytest.mark.parametrize("record", [b"", b"text", b"6,1;x", b"a,b,c,-;x"])
 def test_what_is_no_record_is_refused(record: bytes) -> None:
-    with pytest.raises(ValueError, match="no record of /dev/kmsg"):
+    with pytest.raises(ValueError, match="not a record of /dev/kmsg"):
         parse(record)
 
 

@@ -56,7 +56,7 @@ def test_a_link_or_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link", "link/"):
-        with pytest.raises(UnsafePathError, match="is no folder"):
+        with pytest.raises(UnsafePathError, match="is not a folder"):
             SharedFolder.open(f"{tmp_path}/{name}", create=0o700)
     with pytest.raises(FileNotFoundError):
         SharedFolder.open(str(tmp_path / "missing"))
@@ -160,7 +160,7 @@ def test_a_socket_is_for_this_user_and_is_reached_by_its_file(tmp_path: Path) ->
             client.connect(path)
         (tmp_path / "socket").symlink_to("other")
         with (
-            pytest.raises(UnsafePathError, match="socket is no socket"),
+            pytest.raises(UnsafePathError, match="socket is not a socket"),
             folder.socket_path("socket"),
         ):
             pass

@@ -66,7 +66,7 @@ def test_what_is_no_regular_file_is_refused(root: Path) -> None:
     os.mkfifo(root / "usr/lib/fifo", 0o644)
 
     for path in ("/usr/lib/fifo", "/usr/lib"):
-        with pytest.raises(UnsafePathError, match="is no regular file"):
+        with pytest.raises(UnsafePathError, match="is not a regular file"):
             read(root, path)
 
 

@@ -249,7 +249,7 @@ def test_other_files_are_refused_as_static_executables(
     source = hot(tmp_path / "nvct-hot", room, marks)
     built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(source))
 
-    with pytest.raises(HostError, match=r"nvct-hot is no nvct-hot$"):
+    with pytest.raises(HostError, match=r"nvct-hot is not nvct-hot$"):
         launch.install(tmp_path, "static", built)
 
     assert os.listdir(tmp_path) == ["nvct-hot"]

@@ -58,7 +58,7 @@ def test_params_that_are_not_a_file_fail(
     (container.root / TARGET[1:]).mkdir(parents=True)
 
     assert container.hook(HOOK, "--proc-root", str(container.proc)) == 1
-    assert f"{TARGET} in the container is no regular file" in capsys.readouterr().err
+    assert f"{TARGET} in the container is not a regular file" in capsys.readouterr().err
 
 
 def context_of(container: Container, kernel: Kernel) -> Context:

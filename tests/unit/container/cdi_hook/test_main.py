@@ -41,10 +41,10 @@ def test_a_hook_of_another_version_is_a_warning(
         (["create-symlinks", "--nonsense"], "unknown flag --nonsense [usage]"),
         (["--nonsense", "create-symlinks"], "unknown flag --nonsense [usage]"),
         (["update-ldcache", "--folder"], "flag --folder needs a value [usage]"),
-        (["apply", "--mask-params=maybe"], "--mask-params is 'maybe', want true or false [usage]"),
-        (["chmod", "--mode", "9"], "--mode is '9', want an octal number such as 755 [usage]"),
-        (["chmod", "--path", "/x"], "--mode is '', want an octal number such as 755 [usage]"),
-        (["create-symlinks", "--link", "a:b"], "link 'a:b' is not written TARGET::LINK [usage]"),
+        (["apply", "--mask-params=maybe"], "--mask-params is 'maybe', not true or false [usage]"),
+        (["chmod", "--mode", "9"], "--mode is '9', not an octal number such as 755 [usage]"),
+        (["chmod", "--path", "/x"], "--mode is '', not an octal number such as 755 [usage]"),
+        (["create-symlinks", "--link", "a:b"], "--link 'a:b' is not TARGET::LINK [usage]"),
     ],
 )
 def test_a_wrong_command_line_of_a_known_hook_fails(
@@ -59,11 +59,11 @@ def test_a_wrong_command_line_of_a_known_hook_fails(
     ("state", "message"),
     [
         (b"", "the container's state is not JSON: a value is missing at 0"),
-        (b"[]", "the container's state is no JSON object"),
+        (b"[]", "the container's state is not a JSON object"),
         (b"{}", "the container's state names no bundle"),
         (b'{"bundle":"x"}', "the container's state has the relative path 'x'"),
         (b'{"root":"."}', "the container's state names no bundle"),
-        (b'{"bundle":7}', "the container's state has a bundle that is no string"),
+        (b'{"bundle":7}', "the container's state has a bundle that is not a string"),
         (b'{"bundle":"/nonexistent"}', "cannot read /nonexistent/config.json: No such file or"),
         (b'{"bundle":"/x"} {}', "the container's state is not JSON: something follows its end"),
     ],
@@ -186,7 +186,7 @@ STATE = b'{"ociVersion": "1.0.2", "bundle": "/b/\\u001b[31m%s"}' % (b"x" * 9000)
     ("words", "state", "bundle", "error"),
     [
         (["create-symlinks", "--nonsense"], STATE, ".", "unknown flag --nonsense"),
-        (["create-symlinks", "--link=a::/b"], b"[]", ".", "the container's state is no JSON"),
+        (["create-symlinks", "--link=a::/b"], b"[]", ".", "the container's state is not a JSON"),
         (["create-symlinks", "--link=a::/b"], STATE, "/b/\x1b[31mxx", "cannot read /b/"),
     ],
 )

@@ -135,8 +135,8 @@ def test_a_view_that_is_not_there_fails_the_create(
     [
         ("--view-library=../../etc/shadow", "'../../etc/shadow' leads out of the view"),
         ("--view-link=/etc/shadow", "'/etc/shadow' leads out of the view"),
-        ("--view-file=a::b::c", "view-file 'a::b::c' is not written FILE::PATH"),
-        ("--view=driver", "--view is 'driver', want an absolute path"),
+        ("--view-file=a::b::c", "--view-file 'a::b::c' is not FILE::PATH"),
+        ("--view=driver", "--view is 'driver', not an absolute path"),
     ],
 )
 def test_a_malformed_option_fails_the_create(

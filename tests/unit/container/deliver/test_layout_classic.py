@@ -165,8 +165,8 @@ def _musl_and_a_mount(image: Image) -> None:
 STAYS: dict[str, tuple[Callable[[Image], object], str]] = {
     "user-namespace-of-another": (_user_namespace, "it joins a user namespace"),
     "user-namespace-without-root": (_without_root, "the user namespace has no root"),
-    "somebodys-folder": (_somebodys, "is no root of this container's own"),
-    "somebodys-folder-by-dots": (_somebodys_by_dots, "is no root of this container's own"),
+    "somebodys-folder": (_somebodys, "is not a root of this container alone"),
+    "somebodys-folder-by-dots": (_somebodys_by_dots, "is not a root of this container alone"),
     "mount-over-etc": (lambda i: i.mount("/etc"), "/etc is a mount"),
     "mount-over-the-cache": (lambda i: i.mount("//etc/./ld.so.cache"), "ld.so.cache is a mount"),
     "mount-of-the-folder": (lambda i: i.mount(DEBIAN), "is a mount"),

@@ -472,7 +472,7 @@ def test_a_library_folder_in_a_volume_gets_no_links(image: Image) -> None:
 
     assert outcome.view
     assert not image.linked(f"{LIBDIR}/libcuda.so.1")
-    assert f"no link {LIBDIR}/libcuda.so and 2 more" in outcome.notes
+    assert f"cannot make link {LIBDIR}/libcuda.so and 2 more" in outcome.notes
 
 
 def nix(image: Image, *env: str) -> Image:
@@ -517,7 +517,7 @@ def test_a_file_of_the_image_is_never_replaced_by_a_link(image: Image) -> None:
     outcome = image.create()
 
     assert image.read("/usr/bin/nvidia-smi") == "#!/bin/sh\n"
-    assert "no link /usr/bin/nvidia-smi" in outcome.notes
+    assert "cannot make link /usr/bin/nvidia-smi" in outcome.notes
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
 
 
@@ -530,7 +530,7 @@ def test_an_empty_file_that_a_mount_left_is_replaced_but_not_under_a_volume(imag
     outcome = image.mount("/usr/bin").create()
 
     assert not image.linked("/usr/bin/nvidia-smi")
-    assert "no link /usr/bin/nvidia-smi" in outcome.notes
+    assert "cannot make link /usr/bin/nvidia-smi" in outcome.notes
 
 
 def inodes(image: Image) -> dict[str, tuple[int, int]]:

@@ -141,7 +141,7 @@ def test_a_folder_at_the_path_of_a_file_is_refused(
 def test_a_file_at_the_path_of_a_folder_is_refused(mounted_root: MountedRoot) -> None:
     (mounted_root.root / "driver").write_text("", encoding="utf-8")
 
-    with pytest.raises(UnsafePathError, match="/driver in the container is no directory"):
+    with pytest.raises(UnsafePathError, match="/driver in the container is not a directory"):
         mounted_root.attach(Kernel(), "/driver", ".")
 
 
@@ -154,7 +154,7 @@ def test_a_missing_source_is_named(mounted_root: MountedRoot) -> None:
 def test_a_mount_of_another_kind_is_refused(tmp_path: Path) -> None:
     text = json.dumps({"destination": "/t", "type": "tmpfs", "source": "tmpfs"})
 
-    with pytest.raises(RequestError, match="/t is a mount of type tmpfs, which no hook makes"):
+    with pytest.raises(RequestError, match="/t is a mount of type tmpfs, which hooks cannot make"):
         mounts.take([["/t", text]], Kernel())
 
 
@@ -248,16 +248,16 @@ def test_a_folder_at_the_path_of_a_node_is_refused(root: Path) -> None:
 
 
 def test_only_character_devices_are_made() -> None:
-    with pytest.raises(RequestError, match="/dev/sda is no character device"):
+    with pytest.raises(RequestError, match="/dev/sda is not a character device"):
         Node(json.dumps({"path": "/dev/sda", "type": "b", "major": 8, "minor": 0}), 0, 0)
 
 
 def test_the_host_s_node_is_bound_only_if_it_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
 
-    with pytest.raises(HostError, match=r"/dev/nvidia0 is not the device 195:0"):
+    with pytest.raises(HostError, match=r"/dev/nvidia0 is not device 195:0"):
         _node().take(str(tmp_path), Kernel())
 
     (tmp_path / "dev/nvidia0").symlink_to("/dev/null")
-    with pytest.raises(HostError, match=r"/dev/nvidia0 is not the device 195:0"):
+    with pytest.raises(HostError, match=r"/dev/nvidia0 is not device 195:0"):
         _node().take(str(tmp_path), Kernel())

@@ -357,7 +357,7 @@ def test_a_decision_is_noted_and_explained(lab: Lab) -> None:
 
 def test_gpus_of_a_rule_for_every_major_cannot_be_ignored(lab: Lab) -> None:
     engine(lab, rules=[rule()])
-    with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
+    with pytest.raises(NotPermittedError, match="cannot be taken out alone"):
         after(lab, checked(lab, default="ignore"))
 
 
@@ -612,7 +612,7 @@ def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
     engine(lab, mounts=bind(rootless / "gpu"))
     assert after(lab, checked(lab, default="ignore"))["mounts"] == []
     engine(lab, mounts=bind(rootless))
-    with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
+    with pytest.raises(NotPermittedError, match="cannot be taken out alone"):
         after(lab, checked(lab, default="ignore"))
 
 

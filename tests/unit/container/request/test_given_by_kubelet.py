@@ -204,7 +204,7 @@ def test_an_answer_that_is_no_message_fails_the_create(
     whole = record.read_text()
     good = whole.partition('AllocResp": "')[2].partition('"')[0]
     record.write_text(whole.replace(good, base64.b64encode(answer).decode()))
-    with pytest.raises(NotPermittedError, match="no checkpoint of a kubelet"):
+    with pytest.raises(NotPermittedError, match="not a kubelet checkpoint"):
         pod.decide(config, visible("all"))
 
 

@@ -43,7 +43,7 @@ def test_the_variable_names_channels(value: str, numbers: list[int]) -> None:
     "value", ["1048576", "-1", "x", "channel", "channel0x1", "all,x", "0:1", "01"]
 )
 def test_a_malformed_channel_is_refused(value: str) -> None:
-    with pytest.raises(RequestError, match="is no IMEX channel"):
+    with pytest.raises(RequestError, match="is not an IMEX channel"):
         requested(value)
 
 

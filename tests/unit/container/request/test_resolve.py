@@ -87,7 +87,7 @@ def test_the_environment_names_devices(value: str, ids: list[str]) -> None:
 def test_a_typo_fails_and_does_not_fall_through_to_the_next_source() -> None:
     with pytest.raises(RequestError, match=r"^NVIDIA_VISIBLE_DEVICES asks for 'gpu0'"):
         requested("NVIDIA_VISIBLE_DEVICES=0,gpu0")
-    with pytest.raises(RequestError, match=r"^annotation .*'gpu1', which is no CDI name"):
+    with pytest.raises(RequestError, match=r"^annotation .*'gpu1', which is not a CDI name"):
         requested("NVIDIA_VISIBLE_DEVICES=all", annotations={CDI: "nvidia.com/gpu=0,gpu1"})
 
 

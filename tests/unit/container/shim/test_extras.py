@@ -151,7 +151,7 @@ def test_config_toml_can_require_a_node_for_each_channel(
     lab.configure()
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
 
-    assert "asks for channel 9, this host has 0" in lab.create(program=LEGACY).stderr
+    assert "asks for channel 9, but this host has 0" in lab.create(program=LEGACY).stderr
 
 
 @pytest.mark.parametrize(("capability", "number"), [("CONFIG", 1), ("MONITOR", 2)])

@@ -72,7 +72,7 @@ def test_a_layout_that_config_toml_excludes_cannot_be_chosen(lab: Lab) -> None:
     layout, log = created(lab, ASKS_FOR + "farm")
 
     assert layout == "classic"
-    assert "layout classic: config.toml leaves no other" in log
+    assert "layout classic: config.toml allows no other" in log
 
 
 @pytest.mark.parametrize("value", ["Classic", "farm,classic", "none", "\u202e"])

@@ -124,7 +124,7 @@ def test_an_answer_that_is_no_json_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("nvct.host.nvml.report.report", lambda _nvml: {"value": float("nan")})
 
     with serving(PythonNvml(GPU)) as connection:
-        with pytest.raises(NvctError, match="unexpected TypeError: float is no JSON"):
+        with pytest.raises(NvctError, match="unexpected TypeError: float is not valid JSON"):
             ask(connection, "report")
         assert ask(connection, "check") is None
 
