@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the cold side in its own process, with a time limit; no other module starts it.
+"""Runs the cold side in its own process, with a time limit, for all of the hot side.
 
 Hot, but loaded only when something must be compiled. The cold side runs under its own
 interpreter (which has PyYAML, nvidia-ml-py and so on) and answers with one JSON object on stdout.
-It is a process because that can be killed when NVML hangs: the create then fails after 20 s.
+A process can be killed when NVML hangs: the create then fails after 20 s.
 """
 
 from __future__ import annotations

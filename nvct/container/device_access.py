@@ -234,7 +234,7 @@ class Removal:
         return self.goes(number_of(node))
 
     def is_rule(self, rule: Mapping[str, object]) -> bool:
-        """Report whether a rule allows devices to be removed.
+        """Report whether a rule goes, because it allows devices that are to be removed.
 
         Raises:
             NotPermittedError: the rule allows all character devices, from which a control group

@@ -362,7 +362,7 @@ def _sources(bundle: Bundle, mounts: list[Mount]) -> Iterator[Source]:
 
 
 def _real(path: str, mounts: list[Mount]) -> list[str]:
-    """Return a path without links, if it exists, after its first step inside a procfs, if any."""
+    """Return a path without links if it exists, and before it its first step in a procfs."""
     procs = [mount.target for mount in mounts if mount.fstype == "proc"]
     real, waiting, links = "", path.split("/"), 0
     passed: list[str] = []

@@ -94,8 +94,8 @@ class PlanDevices:
     def drivers(self) -> dict[str, int]:
         """Return the majors of character devices by the names of their drivers.
 
-        NVIDIA's major is among them if the host has a GPU, even before its driver is loaded,
-        because a container keeps its rights.
+        NVIDIA's major is among them if the host has a GPU, even before its driver is loaded: a
+        container keeps wide rights after that, too.
         """
         from nvct.container.request.device_numbers import NVIDIA_MAJOR
         from nvct.linux.device_nodes import parse_proc_devices

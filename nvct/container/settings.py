@@ -61,7 +61,8 @@ def load_or_default(
 def default_for(path: str) -> Config:
     """Return the defaults in place of a config.toml that is not valid.
 
-    If the file seems to say engine-devices = "checked", they do: the engine's devices are refused.
+    If the file seems to say engine-devices = "checked", so do the defaults; the engine's devices
+    are then refused.
     """
     from nvct.linux.files import read_bytes
 

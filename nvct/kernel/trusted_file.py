@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the libraries and programs that a process with many rights runs: of root alone.
+"""Opens a library or program for a process with many rights, if only root can change it.
 
 The file is opened below a root as `nvct.linux.root` walks: links are resolved in that root. It and
 each folder on the way must belong to root or this user, and no other user may write to them,

@@ -248,7 +248,7 @@ def _select(
 
 
 def merge(works: list[Work]) -> Work:
-    """Return the union of several works; distinct links and folders in their order."""
+    """Return the union of several works; links and folders are distinct and in order."""
     merged = no_work()
     links: dict[str, list[str]] = {}
     for work in works:
