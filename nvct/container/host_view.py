@@ -102,7 +102,7 @@ def way_out(bundle: Bundle, *, is_rootless: bool = False) -> str:
             or _way_by_root(sources, mounts)
         )
     except (OSError, ValueError, DocumentError) as error:
-        return f"what nvct cannot read ({error})"
+        return f"something that nvct cannot read ({error})"
 
 
 def way_to_settings(sources: Iterable[Source], mounts: list[Mount]) -> str:
@@ -219,7 +219,7 @@ def _way_by_own_mounts(bundle: Bundle) -> str:
 
 def _mounts(bundle: Bundle) -> list[Mount]:
     """Return this process's mounts; none if the container has no folder of the host."""
-    if not bundle.document.value(("root", "path")):  # NRI shows none
+    if not bundle.document.value(("root", "path")):  # a container that NRI describes has none
         binds = [m for m in bundle.mounts if is_bind(m) or str(m.get("source"))[:1] == "/"]
         if not binds:
             return []

@@ -100,7 +100,7 @@ class Bundle:
 
     @property
     def capabilities(self) -> list[str]:
-        """The bounding set, in whatever user namespace.
+        """The bounding set, also that of a user namespace.
 
         It is process.capabilities.bounding, or the flat list of runtime-spec before 1.0.0-rc5.
         """

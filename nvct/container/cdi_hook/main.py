@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Program nvidia-cdi-hook: changes a container's root before its process starts.
 
-Contract, as in the incumbent: a missing or unknown hook name is a warning and success, whatever
-the flags are, so that a spec of another version does not break containers. A known hook with an
+Contract, as in the incumbent: for a missing or unknown hook name it warns and succeeds, with any
+flags, so that a spec of another version does not break containers. A known hook with an
 unknown flag fails. Errors are one line on stderr, which the OCI runtime quotes.
 """
 
@@ -89,7 +89,7 @@ def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir:
         if "--debug" in argv or "-d" in argv:
             raise
         text = f"{type(error).__name__}: {error}"
-        problem = NvctError(text, hint="a defect; --debug shows where")
+        problem = NvctError(text, hint="this is a defect of nvct; --debug shows where")
     _say(errors.line(program, problem))
     if run_dir:
         _record(run_dir, program, contexts, problem, began)

@@ -41,7 +41,7 @@ def writable(root: Root, proc_root: str, kernel: Kernel) -> Root:
         fd = posix.open(".", posix.O_PATH | posix.O_DIRECTORY)
     except OSError as error:
         raise HostError(
-            f"{root.label}'s read-only root cannot be written to by a hook: {error.strerror}",
+            f"a hook cannot write to the read-only root of {root.label}: {error.strerror}",
             hint="give the hook CAP_SYS_ADMIN, or start the container without a read-only root",
         ) from error
     return Root(fd, root.label)

@@ -97,7 +97,7 @@ def _add_search_paths(context: Context, changes: Changes, view: View, compat: st
             changes, mount_point, names["lib64"], names["lib"] or None, compat, context.warn
         )
     except LdCacheError as error:
-        context.warn(f"{error.message}; it is left as it is, run ldconfig in the container")
+        context.warn(f"{error.message}; the cache is left as it is, run ldconfig in the container")
 
 
 def _add_links(changes: Changes, view: View) -> None:

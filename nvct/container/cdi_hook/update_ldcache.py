@@ -53,7 +53,7 @@ def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: l
     root = changes.root
     state = LinkerState(root)
     if state.problem:
-        context.warn(f"{state.problem}; it is left as it is, run ldconfig in the container")
+        context.warn(f"{state.problem}; the cache is left as it is, run ldconfig in the container")
     mounts = MountTargets.read(root, context.proc_root)
     default = state.default_folders()
     libraries: Libraries = {}
@@ -114,6 +114,6 @@ def _forget(context: Context, changes: Changes, folders: list[str]) -> None:
     try:
         new = ldcache.merge(data, (), machine=posix.uname().machine, drop_dirs=folders)
     except LdCacheError as error:
-        context.warn(f"{error.message}; it is left as it is")
+        context.warn(f"{error.message}; the cache is left as it is")
     else:
         changes.file(CACHE, data, new)

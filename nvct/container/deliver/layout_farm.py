@@ -266,7 +266,7 @@ class _FarmLayout(Layout):
     def _env(self) -> list[str]:
         variables = self._entries.env(self.mount_point)
         if self.env_why:
-            self._note(f"driver by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
+            self._note(f"driver in LD_LIBRARY_PATH; exec sessions lack it: {self.env_why}")
             folders = [self.compat, f"{self.mount_point}/lib64"]
             variables.append(extended(self._bundle.env, "LD_LIBRARY_PATH", *folders))
             variables.append(extended(self._bundle.env, "PATH", f"{self.mount_point}/bin"))

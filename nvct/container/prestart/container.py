@@ -108,7 +108,7 @@ def _read(fd: int) -> bytes:
 class Container:
     """A container that has not started yet.
 
-    Raises HostError if there is no such process, or its mount namespace is the host's or ours.
+    Raises HostError if the process is gone, or its mount namespace is the host's or ours.
     """
 
     __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")

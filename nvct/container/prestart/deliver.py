@@ -62,7 +62,7 @@ class Node:
         self.path: str = entry["path"]
         self.host = host
         if entry["type"] not in ("c", "u"):
-            raise RequestError(f"{self.path} is not a character device, which a hook can make")
+            raise RequestError(f"{self.path} is not a character device; hooks make no others")
         self.device = posix.makedev(entry["major"], entry["minor"])
         self.mode: int = entry.get("fileMode", DEFAULT_MODE) & 0o777
         self.uid: int = entry.get("uid", uid)
@@ -217,7 +217,7 @@ def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:
         ):
             if is_needed:
                 raise RequestError(
-                    f"a prestart hook cannot give {feature}", hint="use the runtime"
+                    f"a prestart hook cannot give {feature}", hint="use --runtime=nvidia"
                 )
         for point, texts in edit["hooks"].items():
             for text in texts:

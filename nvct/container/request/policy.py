@@ -65,7 +65,7 @@ def admits(case: Case, notes: list[str]) -> bool:
         # The image of a pod without a GPU may set the variable; that pod has to start.
         notes.append(
             f"{asks}, which is ignored and not denied by {rule}, because an image of a pod"
-            f" without a GPU may bring it: {why}"
+            f" without a GPU may set it: {why}"
         )
         _check_given(case, notes)
         return False

@@ -45,7 +45,7 @@ def gather(
     pairs = [
         (name, value)
         for name, value in sorted(variables.items())
-        if name.startswith(PREFIX) and not name.startswith(JETPACK)  # it is no expression
+        if name.startswith(PREFIX) and not name.startswith(JETPACK)  # not an expression
     ]
     if sum([len(value) for _, value in pairs]) > LENGTH_LIMIT:
         raise RequestError(
@@ -79,7 +79,7 @@ def major_minor(version: str) -> str:
     parts = core.split(".")
     if len(parts) > 3 or not all(_is_number(part) for part in parts):
         raise RequestError(
-            f"CUDA_VERSION is {shown(version)}, which is no version", hint="write MAJOR.MINOR"
+            f"CUDA_VERSION is {shown(version)}, which is not a version", hint="write MAJOR.MINOR"
         )
     return f"{parts[0]}.{parts[1] if len(parts) > 1 else 0}"
 

@@ -46,7 +46,7 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
         return None
     names = _libraries(root, folder)
     if len(names) > 1:
-        warn(f"{folder} has {len(names)} libcuda.so of full version; none is used")
+        warn(f"{folder} has {len(names)} files libcuda.so.VERSION; none is used")
     if len(names) != 1:
         return None
     version = _version(warn, names[0][len(LIBRARY) :])

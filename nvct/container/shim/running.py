@@ -141,7 +141,7 @@ def _judge(bundle: bundles.Bundle, config: Config, host: Host, trouble: NvctErro
         )
     except NotPermittedError as error:
         raise NotPermittedError(
-            f"exec would add {CAP_SYS_ADMIN}, and {error.message}", hint=error.hint
+            f"exec would add {CAP_SYS_ADMIN}, but {error.message}", hint=error.hint
         ) from error
 
 

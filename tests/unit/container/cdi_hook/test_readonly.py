@@ -144,7 +144,7 @@ def test_a_missing_permission_to_remount_is_reported(container: Container) -> No
     options = Options()
     options.given = {"container-spec": [str(state)]}
     context = Context(options, -1, pytest.fail, kernel=RefusingKernel())
-    with pytest.raises(HostError, match="read-only root cannot be written to by a hook"):
+    with pytest.raises(HostError, match="a hook cannot write to the read-only root"):
         context.root()
     context.close()
 

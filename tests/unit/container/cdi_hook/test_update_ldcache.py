@@ -130,7 +130,7 @@ def test_a_cache_of_unknown_format_stays_with_a_warning(
     assert glibc.read(DROPIN) == "# driver\n/drv\n"
     assert capsys.readouterr().err == (
         "nvidia-cdi-hook: warning: ld.so.cache has an unknown format, want glibc-ld.so.cache1.1; "
-        "it is left as it is, run ldconfig in the container\n"
+        "the cache is left as it is, run ldconfig in the container\n"
     )
 
 

@@ -580,7 +580,7 @@ def test_with_a_cache_of_unknown_format_variables_are_used(image: Image) -> None
     assert image.read(CACHE) == "glibc-ld.so.cache9.9"
     assert "LD_LIBRARY_PATH=/opt/app:/usr/local/nvidia/lib64" in outcome.env
     assert "PATH=/usr/bin:/usr/local/nvidia/bin" in outcome.env
-    assert "exec sessions lack: ld.so.cache has an unknown format" in outcome.notes[0]
+    assert "exec sessions lack it: ld.so.cache has an unknown format" in outcome.notes[0]
     assert image.read(DROP_IN)
 
 

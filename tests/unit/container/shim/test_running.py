@@ -13,7 +13,7 @@ from tests.support.launcher import script
 from tests.support.shim_lab import Lab, Said
 
 DENY = {"default": "deny", "engine-devices": "checked"}
-DENIED = "exec would add CAP_SYS_ADMIN, and policy rule 'default' denies engine devices="
+DENIED = "exec would add CAP_SYS_ADMIN, but policy rule 'default' denies engine devices="
 PLAIN = ("CAP_CHOWN", "CAP_MKNOD")
 ADMIN = (*PLAIN, "CAP_SYS_ADMIN")
 
