@@ -171,7 +171,7 @@ class Access:
 
 
 def _other_groups(bundle: Bundle, cgroup: str) -> list[str]:
-    """Return, in words, what can take a container out of its control group, as any user.
+    """Return, in words, what takes a container out of its control group, even without root.
 
     In version 2, the owner of a control group above it can. crun writes the process into `tasks`
     of the folder that closID names below /sys/fs/resctrl, and into files of any folder to which

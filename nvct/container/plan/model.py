@@ -146,7 +146,7 @@ if TYPE_CHECKING:
         hook: Program
         farm: Farm
         made: int  # the time of compilation, in ns since 1970
-        parents: dict[str, list[int]]  # [major, minor] of GPUs in MIG mode, which are not in `devices`
+        parents: dict[str, list[int]]  # [major, minor] of GPUs in MIG mode, not in `devices`
 
 
 FORMAT = 6
