@@ -51,7 +51,7 @@ which Linux assigns (fs/char_dev.c). Engines write no spaces; a rule with spaces
 def load_or_default(
     store: Store, env: Mapping[str, str], cold: str
 ) -> tuple[Config, NvctError | None]:
-    """Return the configuration in force, or `default_for` it and the error of config.toml."""
+    """Return the configuration in force and None, or `default_for` and the error of its file."""
     try:
         return load(store, env, cold), None
     except NvctError as error:  # matters only if there is a request

@@ -231,7 +231,7 @@ static void parse(int argc, char **argv, struct invocation *said)
 
 /* --- launcher.conf ------------------------------------------------------------------------------- */
 
-/* Whether the host's config.toml has a policy, which callers cannot choose away: `without_choice` in
+/* Whether the host's config.toml may have a policy; callers then cannot choose another file: `without_choice` in
  * nvct/config/model.py. */
 static int keeps_policy(void)
 {

@@ -260,7 +260,7 @@ class _FarmLayout(Layout):
         return possible
 
     def _is_in_view(self, path: str) -> bool:
-        """Report whether a path is at the view, which has that file itself (`nvct.farm.model`)."""
+        """Report whether a path is in the view, which has such a file then (`nvct.farm.model`)."""
         return path.startswith(f"{self.mount_point}/")
 
     def _env(self) -> list[str]:

@@ -328,7 +328,7 @@ def _add_conditions(request: Request, variables: Env, config: Config) -> None:
     """
     legacy_image = is_legacy_image(variables)
     if legacy_image or "NVIDIA_REQUIRE_" in " ".join(variables):
-        from nvct.container.request import requirements  # hardly any but CUDA images have some
+        from nvct.container.request import requirements  # few images except CUDA's have any
 
         request.requirements = requirements.gather(
             variables, legacy_image=legacy_image, disabled=config.disable_require

@@ -79,5 +79,5 @@ def test_mig_capabilities(
     if is_privileged:
         container.decide(config, *env)
         return
-    with pytest.raises(NotPermittedError, match="not privileged"):
+    with pytest.raises(NotPermittedError, match="needs a privileged container"):
         container.decide(config, *env)
