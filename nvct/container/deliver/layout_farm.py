@@ -69,8 +69,6 @@ def _check(table: Farm, bundle: Bundle) -> None:
 
 
 class _FarmLayout(Layout):
-    """The layout of one container."""
-
     __slots__ = (
         "_above", "_common", "_entries", "_hooks", "_is_again", "_linked", "_other_edits", "_work",
         "compat", "env_why", "mount_point",
