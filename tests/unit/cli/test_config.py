@@ -134,10 +134,10 @@ def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -
     )
     assert result.stderr.splitlines()[1:] == [
         (
-            "warning: nvidia-container-cli.load-kmod has no effect: there is no such key; "
+            "warning: nvidia-container-cli.load-kmod has no effect: no such key exists; "
             "did you mean nvidia-container-cli.load-kmods?"
         ),
-        "warning: other.x has no effect: there is no such key",
+        "warning: other.x has no effect: no such key exists",
     ]
 
 
