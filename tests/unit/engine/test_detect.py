@@ -176,7 +176,7 @@ def test_a_replaced_program_is_reported(host: FakeHost) -> None:
     (engine,) = _engines(host)
     assert engine.binary == "/usr/bin/dockerd"
     assert engine.notes == (
-        "/usr/bin/dockerd was replaced since it was started: it runs the old program",
+        "/usr/bin/dockerd was replaced after its start: the old program still runs",
     )
 
 

@@ -322,7 +322,7 @@ def test_undo_undoes_the_named_engines_or_every_one(lab: Lab) -> None:
     ("broken", "before", "after", "message"),
     [
         ("containerd.conf", CONTAINERD, "version = [\n", r"containerd\.conf is no TOML"),
-        ("state/containerd-*.json", '"format": 2', '"format": 99', "format 99 is not known here"),
+        ("state/containerd-*.json", '"format": 2', '"format": 99', "format 99 is unknown"),
     ],
     ids=["file", "journal"],
 )
