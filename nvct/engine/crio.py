@@ -47,7 +47,7 @@ MISLEADING = ("inherit_default_runtime", "platform_runtime_paths", "runtime_conf
 
 @dataclass(slots=True, kw_only=True)
 class _Merged:
-    """All files of CRI-O, merged as CRI-O does."""
+    """The settings of all CRI-O files, merged as CRI-O merges them."""
 
     keys: Table = field(default_factory=dict)  # of crio.runtime, without its runtimes
     runtimes: dict[str, Table] = field(default_factory=dict)

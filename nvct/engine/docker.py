@@ -121,7 +121,7 @@ def _cdi(options: EngineOptions, document: Document) -> list[KeyEdit]:
 
 
 def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
-    """Report whether Docker reads these folders; its file may leave it to CDI's defaults."""
+    """Report whether Docker reads these folders; CDI's defaults if daemon.json names none."""
     current = configured or paths.CDI_SPEC_DIRS
     return list(map(without_var, current)) == list(map(without_var, options))
 
@@ -141,7 +141,7 @@ def _check_flag(options: EngineOptions, name: str, path: str) -> None:
         if word.partition("=")[0] == flag:
             raise EngineConfigError(
                 f"dockerd runs with {word}, so {path} must not set {name}",
-                hint=f"remove {flag} from its command line: systemctl cat docker shows it",
+                hint=f"remove {flag} from its command line, see systemctl cat docker",
             )
 
 

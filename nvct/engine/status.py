@@ -110,7 +110,7 @@ def _missing(engine: Engine, name: str, path: str) -> str:
 
 
 def _exists(path: str, files: Files, engine: Engine) -> bool:
-    """Report whether a program exists; the engine looks up a name without folders on its PATH."""
+    """Report whether a program exists; the engine's PATH is searched for one without a folder."""
     if "/" in path:
         return os.access(files.at(path), os.X_OK)
     if not path or engine.path is None:

@@ -38,7 +38,7 @@ class Control(Protocol):
         """Let the engine check files that are not in place yet; raise EngineError."""
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-        """Reload and probe a running engine; EngineError. `restored`: with its former files."""
+        """Reload and probe a running engine, whose former files may be `restored`. EngineError."""
 
 
 class Transaction:

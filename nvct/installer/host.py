@@ -289,7 +289,7 @@ class Starter(NamedTuple):
 
 
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine that runs a process's container, 0 for this process. EngineError."""
+    """Return the engine that runs the container of the process `pid`, 0 for this. EngineError."""
     starter = starter_of(pid or os.getpid(), proc)
     if starter is None:
         raise EngineError(

@@ -41,10 +41,10 @@ Say: TypeAlias = Callable[[str], None]
 
 
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
-    """Install the programs, and configure the engine; a daemon undoes the latter after a signal.
+    """Install programs and configure the engine; a daemon undoes the configuration after a signal.
 
-    A signal during the installation ends it in the same way. An NvctError ends it, too; then the
-    engine keeps its former files.
+    A signal during the installation has the same effect. If an NvctError ends the installation,
+    the engine keeps its former files.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None

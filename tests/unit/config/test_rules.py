@@ -98,8 +98,8 @@ BAD = {
     "policy.rules = [{then='deny', reason=1}]": "/c: nvct.policy.rules 1: reason cannot be 1",
     "policy.rules = [{then='deny', by=['ENV']}]": "/c: nvct.policy.rules 1: by has 'ENV', which"
     " is unknown",
-    "policy.rules = [{then='deny', by=[]}]": "/c: nvct.policy.rules 1: by is [], which never"
-    " holds",
+    "policy.rules = [{then='deny', by=[]}]": "/c: nvct.policy.rules 1: by is []: no"
+    " request can match it",
     "policy.rules = [{then='deny', by=true}]": "/c: nvct.policy.rules 1: by is True, not an array"
     " of strings",
     "policy.rules = [{then='deny', asks-for=['gpu']}]": "/c: nvct.policy.rules 1: asks-for has"

@@ -72,7 +72,7 @@ def test_a_farm_behind_somebody_elses_link_is_refused(lab: FarmLab, above: Path)
     (above / "link").symlink_to("theirs")
 
     farm = Farm(path=f"{above}/link/farm")
-    with pytest.raises(HostError, match=f"is below {above}/theirs, which somebody else"):
+    with pytest.raises(HostError, match=f"is below {above}/theirs, which other users"):
         build(farm, lab.find())
     assert not (above / "mine/farm").exists()
 
