@@ -125,7 +125,7 @@ class Config:
 
     @property
     def bounds_capabilities(self) -> bool:
-        """Whether supported-driver-capabilities excludes one of the driver's."""
+        """Whether supported-driver-capabilities leaves out a driver capability."""
         return not set(DRIVER_CAPABILITIES) <= set(self.supported_driver_capabilities)
 
     @property

@@ -40,8 +40,8 @@ class Target:
 
     path: str
     cri: Path  # path of the CRI's table in it
-    start: bytes  # of the file, before the keys are added
-    base: tuple[KeyEdit, ...] = ()  # written first: the CRI's whole table, if the file replaces it
+    start: bytes  # the file's content before the keys are added
+    base: tuple[KeyEdit, ...] = ()  # further keys: the CRI's whole table, if the file replaces it
     pattern: str = ""  # to add to the root's `imports`; "" if the file is already read
     replaces: bool = False  # whether `start` differs from the present file
     notes: tuple[str, ...] = ()
@@ -119,10 +119,10 @@ def _reduced_drop_in(
     if is_all_ours:
         keys = [((*cri, key), value) for key, value in additions.items()]
         start = toml_file.edit(target.start, keys, path)
-        note = f"{path} held a copy of all CRI settings, which hid later edits: nvct's keys remain"
+        note = f"{path} held a copy of all CRI settings, which hid later edits: now only nvct's"
         return replace(target, start=start, replaces=True, notes=(note,), written=())
     if is_read:
-        note = f"{path} overrides CRI settings of the root file, beside adding nvct's"
+        note = f"{path} holds CRI settings beside nvct's: they override those of the root file"
         return Target(path=path, cri=where, start=loaded.data, notes=(note,))
     raise _not_imported(path, "our handlers")
 
@@ -137,7 +137,7 @@ def _not_imported(path: str, ours: str) -> EngineConfigError:
 def _full_drop_in(
     options: EngineOptions, config: Config, loaded: Loaded, pattern: str, notes: tuple[str, ...]
 ) -> Target:
-    """Return a drop-in with the CRI's whole table: this containerd drops that of other files."""
+    """Return a drop-in with the CRI's whole table: this containerd ignores that of other files."""
     path, start = loaded.path, _first_lines(config)
     cri: Path = ("plugins", config.names[0])
     if config.get(path) is not None:
@@ -176,9 +176,10 @@ def _without_runtimes(cri: Cri, copy: Cri, names: Collection[str]) -> Table:
 
 
 def _pattern(config: Config, path: str, files: Files) -> tuple[str, tuple[str, ...]]:
-    """Return the pattern to add to `imports`, and notes: the folder's, if that imports no others.
+    """Return the pattern to add to `imports`, and notes.
 
-    It is never the plain path: containerd does not start if a path without `*` does not exist.
+    It matches the whole folder, unless that has files that were not imported before. It is never
+    the plain path, because containerd does not start if a path without `*` does not exist.
     """
     if loading.is_imported(path, config):
         return "", ()
@@ -289,7 +290,7 @@ def check(options: EngineOptions, edits: Sequence[FileEdit], files: Files) -> No
 def cleared(
     options: EngineOptions, files: Files, edits: Sequence[FileEdit]
 ) -> tuple[FileEdit, ...]:
-    """Return a removal that removes our drop-in, too, its import, and the runc that we added."""
+    """Return the edits of a removal, which also remove our drop-in, its import and our runc."""
     config = loading.load(options, files)
     after = {edit.path: edit.after for edit in edits}
     for path, data in after.items():
@@ -317,7 +318,7 @@ def cleared(
 
 
 def _is_left_over(options: EngineOptions, config: Config, path: str, data: bytes) -> bool:
-    """Report whether a file is our drop-in, and other files have all its settings but CDI's."""
+    """Report whether a file is our drop-in, and only adds CDI settings to those of other files."""
     if path == config.root.path or path not in (options.drop_in, _default_path(config.root.path)):
         return False
     loaded = loading.parsed(path, data)

@@ -54,7 +54,7 @@ class EngineControl:
         if not self.program:
             return []
         if options is None:
-            return [f"{not_checked} its own path of {config} is unknown"]
+            return [f"{not_checked} {engine}'s path of {config} is unknown"]
         after = {options.config if e.path == config else e.path: e.after for e in edits}
         has_file_now = os.path.exists(root + options.config)
         has_file = after.get(options.config) is not None or (

@@ -91,7 +91,7 @@ class Document:
         return json.loads(self.text[item.value : item.end])
 
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
-        """Return the value at a path, None if missing or null; EngineConfigError for its type."""
+        """Return the value at a path, None if none or null; EngineConfigError for another type."""
         item = self.find(path)
         data = self.value(item) if item else None
         if item is None or data is None:

@@ -32,7 +32,7 @@ DEFAULT, HOOKS, SPEC_DIRS = "runtime", "hooks_dir", "cdi_spec_dirs"
 WITH_SPEC_DIRS = (5, 5)
 """The first release that reads CDI specs in cdi_spec_dirs; 5.1 only parses it (PR 25717)."""
 STATIC_ALONE = ((5, 5), (5, 6))
-"""From the first of these until before the second, the default is /etc/cdi alone (issue 26569)."""
+"""From the first release until just before the second, only /etc/cdi is read (issue 26569)."""
 HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
 SYNTAX = Syntax(parent=ENGINE, default=DEFAULT, header=HEADER)
 

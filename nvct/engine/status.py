@@ -29,7 +29,7 @@ class Status:
     engine: Engine
     state: State | None = None  # what its files say; None if they are not read or cannot be read
     problem: str = ""  # why they cannot be used, "" if they can
-    is_closed: bool = False  # whether that is because this user must not read them
+    is_closed: bool = False  # whether that is because this user has no right to read them
     registered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     running: Running | None = None
@@ -76,7 +76,7 @@ def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [name for name in sorted(registered) if not _exists(registered[name], files, engine)]
     in_force = running.of(engine, state, ask)
-    # In files that a platform generates, users can mend nothing.
+    # Users cannot mend files that a platform generates.
     has_faults = engine.engine == "containerd" and not engine.leave
     faults = faults_of(options_for(engine), files) if has_faults else ()
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()

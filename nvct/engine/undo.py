@@ -153,7 +153,7 @@ def options_to_undo(options: EngineOptions, state: State, old: Record | None) ->
 
 
 def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
-    """Return an entry that keeps a drop-in's copy of other tables; others added to the drop-in.
+    """Return the entry of a drop-in to which others added keys: undo keeps its copied tables.
 
     Where the last file's tables replace those of all files, a drop-in with only their additions
     would hide the other settings.

@@ -275,9 +275,9 @@ def sweep(path: str, kernel: Kernel) -> None:
 def sweep_folder(
     folder: str, owners: Collection[int], kernel: Kernel, *, age_s: float = 0.0
 ) -> None:
-    """Remove nvct's temporary files that are the owners' and older than this age.
+    """Remove nvct's temporary files in a folder that `owners` own and that are older than `age_s`.
 
-    With an age, files that another process is writing stay.
+    The age spares files that another process is writing.
     """
     try:
         names = [n for n in os.listdir(folder) if n.startswith(files.TEMPORARY_PREFIX)]

@@ -110,8 +110,8 @@ def view_of_spec(
     """Return what a specification mounts of a view, None for the classic layout.
 
     The view is made of `inventory`, which has the whole driver; `given` has what the specification
-    describes. Raises HostError if no view can be made and `must_be_farm`, or other plans of this
-    host use views.
+    describes. Raises HostError if no view can be made, although `must_be_farm` or this host's plan
+    uses one.
     """
     if not is_of_this_host and not must_be_farm:
         return None

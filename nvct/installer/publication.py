@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Publishes the host's CDI specification, keeps it up to date, and removes it.
 
-The installed nvct publishes it, in the host's root: it can give the driver's files as one view,
-which is made on the host, and the device plugin reads it. If another program has written a
-specification of the same kind, nothing is published: engines refuse a device that two files
+The installed nvct runs in the host's root, so the specification can give the driver's files as one
+view, which is made on the host; the device plugin reads that specification. If another program has
+written one of the same kind, nothing is published: engines refuse a device that two files
 describe.
 
 Units of the host's systemd publish again when the driver changes. They are in /run, so a boot

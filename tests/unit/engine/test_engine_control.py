@@ -92,7 +92,9 @@ def test_an_earlier_problem_is_not_blamed_on_the_change(pid: int, path: Path) ->
     notes = control(pid, path).activate(restart=False)
 
     assert len(notes) == 2
-    assert notes[1].startswith("docker was not healthy before the reload, so it was not checked after it (")
+    assert notes[1].startswith(
+        "docker was not healthy before the reload, so it was not checked after it ("
+    )
 
 
 def test_an_engine_that_stops_answering_is_reported_with_its_last_error(
@@ -149,7 +151,7 @@ def test_files_with_an_unknown_path_in_the_engines_root_are_not_checked(
     engine_control = control(0, path, program="dockerd", root=str(tmp_path / "host"))
 
     assert engine_control.check([]) == [
-        "not checked by docker itself: its own path of /etc/docker/daemon.json is unknown"
+        "not checked by docker itself: docker's path of /etc/docker/daemon.json is unknown"
     ]
 
 

@@ -405,7 +405,9 @@ def test_a_former_default_that_is_gone_is_not_put_back(host: Host) -> None:
 
     _starts(host)
     assert host.state().default == ""
-    assert any("runsc is no longer registered: the default is the engine's own" in n for n in notes)
+    assert any(
+        "runsc is no longer registered: the default is the engine's own" in n for n in notes
+    )
 
 
 def test_our_handler_is_removed_unless_it_has_another_program(host: Host) -> None:
