@@ -37,7 +37,7 @@ class Config:
     """The configuration of the shim, the hooks and the generator.
 
     Attributes, where `KEYS` in `load` does not say enough:
-        path: of the file, "" if there is none.
+        path: the file's, "" if there is none.
         supported_driver_capabilities: "all" is expanded, unknown names are kept.
         driver_root: "/" if unset; otherwise it never ends in a slash.
         debug: "" if off (unset, empty or /dev/null).

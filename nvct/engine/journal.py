@@ -85,7 +85,7 @@ class Page:
 
 
 class Journal:
-    """The folder of journals."""
+    """The folder with the journal's pages, and their lock."""
 
     def __init__(
         self,

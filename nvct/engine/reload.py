@@ -106,7 +106,7 @@ class HostReloader(Reloader):
         if self.detected is None:
             return ""
         name = f"{self.detected.engine} (process {self.detected.pid})"
-        note = f"{name} was told to read its file again; its containers run on"
+        note = f"{name} reads its file again; its containers keep running"
         if decision.action == "signal":
             _hang_up(self.detected, self.find_process)
         elif decision.action == "restart":

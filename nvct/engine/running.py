@@ -137,7 +137,7 @@ def _containerd_problem(path: str, run: Run, address: str) -> str:
     finally:
         connection.close()
     if not address:
-        return ""  # it listens, and ctr cannot be told where
+        return ""  # it listens, but its address for ctr is unknown
     completed = run(["ctr", f"--address={address}", "plugins", "ls"], ANSWER_TIMEOUT_S)
     if completed.status == command.NOT_FOUND:
         return ""  # it listens; without ctr nothing more can be known

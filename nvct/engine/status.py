@@ -199,7 +199,7 @@ def _without_type(config: Config) -> Iterator[Fault]:
 
 
 def _not_imported(config: Config, options: EngineOptions, files: Files) -> Iterator[Fault]:
-    """Yield a fault for each drop-in with a runtime of NVIDIA's that no file imports."""
+    """Yield a fault for each drop-in with NVIDIA's runtime that no file imports."""
     if config.root.data is None or options.engine_version >= IMPORTS_BY_ITSELF:
         return
     folder = f"{posixpath.dirname(config.root.path)}/{DROP_INS}"

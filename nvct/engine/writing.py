@@ -39,7 +39,7 @@ HINTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathState:
-    """What is at a path."""
+    """The state of a path: a file, link or device node with its content and owner, or nothing."""
 
     mode: int = 0  # type and permissions as in st_mode; 0 if nothing is there
     uid: int = 0
@@ -89,7 +89,7 @@ ABSENT = PathState()
 
 
 def state_of(path: str) -> PathState:
-    """Return what is at a path; links are not followed.
+    """Return the state of a path; links are not followed.
 
     Raises HostError if it cannot be read, and DocumentError if it is a file of more than 64 MiB.
     """

@@ -75,7 +75,7 @@ def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
         notes = control(pid, path).activate(restart=False)
 
     assert notes == [
-        f"docker (process {pid}) was told to read its file again; its containers run on"
+        f"docker (process {pid}) reads its file again; its containers keep running"
     ]
 
 
@@ -84,7 +84,7 @@ def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path:
     with serving(path, *answers):
         notes = control(pid, path).activate(restart=True)
 
-    assert "was told to read its file again" in notes[0]
+    assert "reads its file again" in notes[0]
     assert "--reload=restart" in notes[1]
 
 
