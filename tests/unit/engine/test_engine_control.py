@@ -74,9 +74,7 @@ def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
     with serving(path, *answers):
         notes = control(pid, path).activate(restart=False)
 
-    assert notes == [
-        f"docker (process {pid}) reads its file again; its containers keep running"
-    ]
+    assert notes == [f"docker (process {pid}) reads its file again; its containers keep running"]
 
 
 def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path: Path) -> None:
