@@ -178,7 +178,6 @@ def from_toml(data: bytes, path: str) -> Config:
 
 
 def _find(document: dict[str, object], key: str, path: str) -> object:
-    """Return the value of a dotted key, or _ABSENT."""
     *tables, last = key.split(".")
     table = document
     for depth, name in enumerate(tables):

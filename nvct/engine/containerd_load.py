@@ -77,8 +77,7 @@ class Cri(NamedTuple):
     def systemd_cgroup(self, runtime: Mapping[str, object]) -> bool:
         """Report whether a runtime has the cgroup driver systemd.
 
-        Without options, the shim of containerd 1.0 gets the CRI's setting
-        (generateRuntimeOptions).
+        Without options, containerd 1.0's shim gets the CRI's setting (generateRuntimeOptions).
         """
         options = runtime.get("options")
         if isinstance(options, dict):
@@ -174,10 +173,7 @@ class Config:
 
 
 def load(options: EngineOptions, files: Files) -> Config:
-    """Read the root file and all its imports; without a root file, containerd's defaults.
-
-    Raises DocumentError if a file is malformed or unreadable.
-    """
+    """Read the root file, or without one the defaults, and all imports. Raises DocumentError."""
     root = options.config or CONFIG
     relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
     loaded_files, missing = _with_imports(root, files, relative=relative)

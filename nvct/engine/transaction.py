@@ -138,10 +138,7 @@ class Transaction:
         return f"{error.message}: set aside as {new_path}; undo cannot revert earlier changes"
 
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
-        """Let the engine check restored files; return a note if it refuses the original ones, too.
-
-        Raises EngineError if it refuses the restored ones only.
-        """
+        """Check restored files; EngineError if the engine refuses only them, not the originals."""
         if self.control is None:
             return ()
         try:

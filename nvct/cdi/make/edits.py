@@ -33,10 +33,7 @@ def make(
     node_numbers: bool = False,
     gid_groups: bool = True,
 ) -> Json:
-    """Return container edits without empty lists.
-
-    `gid_groups` adds the groups of nodes that others cannot read and write.
-    """
+    """Return container edits without empty lists; `gid_groups` adds groups of restricted nodes."""
     nodes = list(nodes)
     groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
     edits = {

@@ -183,7 +183,6 @@ def _table(provenance: Provenance) -> Json:
 
 
 def _provenance(table: Json) -> Provenance:
-    """Parse a table as provenance."""
     files = table.get(FILES, {})
     texts = {key: table.get(key, "") for key in TEXTS}
     if not isinstance(files, dict) or not all(isinstance(text, str) for text in texts.values()):
