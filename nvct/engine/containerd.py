@@ -53,7 +53,7 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that configures the options; DocumentError if that is impossible."""
+    """Return the smallest edit that configures the options; DocumentError if it is impossible."""
     config = loading.load(options, files)
     target = target_files.choose(options, config, files)
     notes = [*_notes(config), *target.notes]
