@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the device plugin: names, aliases and precedence of NVIDIA's, 0.20."""
+"""The settings of the device plugin: flags, aliases and precedence are those of NVIDIA's, 0.20."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     """Return the settings of command line, environment and config file, and warnings."""
     known, warnings = config_file.resolve(PROGRAM, words, env)
     if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:
-        raise UsageError("--device-list-strategy=auto goes with no other strategy")
+        raise UsageError("--device-list-strategy=auto cannot be combined with other strategies")
     if known.get("kubelet_socket"):
         known["kubelet_socket"] = os.path.abspath(known["kubelet_socket"])
     if not known.get("dev_root"):
         known["dev_root"] = known.get("driver_root", "/")
     if known.get("imex_channel_ids", ()) not in ((), (0,)):
-        raise UsageError("the IMEX channels must be none or 0", hint="--imex-channel-ids=0")
+        raise UsageError("the IMEX channels must be none or 0", hint="use --imex-channel-ids=0")
     settings = Settings(**known)
     if settings.sharing.uses_mps:
         _check_mps(settings)
@@ -162,7 +162,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
 
 
 def _check_mps(settings: Settings) -> None:
-    """Refuse settings that do not go with MPS; the sentences are the incumbent's."""
+    """Raise UsageError if settings exclude MPS, in the incumbent's words."""
     if settings.mig_strategy == "mixed":
         raise UsageError(
             "using --mig-strategy=mixed is not supported with MPS",
