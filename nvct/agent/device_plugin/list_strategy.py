@@ -105,7 +105,7 @@ CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
 
 
 def features(answers: Json) -> Engine | str:
-    """Return what the only engine that has answered supports, or why that is not known.
+    """Return the features of the one engine that has answered, or why they are unknown.
 
     The kubelet does not tell whether it takes CDI names (it does from 1.29 on, and ignores them
     before); annotations work with every kubelet.

@@ -129,7 +129,7 @@ class ServedResources:
         await asyncio.gather(*(canceled(each.task) for each in known))
 
     async def hand_over(self) -> None:
-        """Serve on until another instance has put its sockets in place of these, then stop.
+        """Keep serving until another instance has put its sockets in place of these, then stop.
 
         The kubelet has no device between the end of a stream and the next list.
         """

@@ -50,7 +50,7 @@ class Settings(OfNode):
         False, "Give the kubelet the device nodes too", key="flags.plugin.passDeviceSpecs"
     )
     device_list_strategy: tuple[str, ...] = option(
-        ("envvar",), "How the runtime learns the devices; may be repeated",
+        ("envvar",), "How the runtime learns the devices; can be repeated",
         key="flags.plugin.deviceListStrategy", choices=STRATEGIES,
     )  # fmt: skip
     device_id_strategy: str = option(

@@ -58,7 +58,7 @@ def find(path: str) -> Owner | None:
 
 
 def find_in(folder: str, name: str) -> Owner:
-    """Return the process that listens on a socket, in a folder that the agent can change."""
+    """Return the process that listens on a socket; safe in a folder that the agent can change."""
     try:
         with SharedFolder.open(folder) as opened, opened.socket_path(name) as path:
             return find(path) or Owner(0, "")

@@ -84,7 +84,8 @@ class DevicePlugin(Task):
 
     The event `reload` makes it read the settings again and, if these are the same, consider every
     device healthy. `starts_mps`: whether it starts MPS control daemons; else another program does.
-    `hands_over`: begins a last work and returns True if another agent serves this node next.
+    `hands_over`: begins the task's last work and returns True if another agent serves this node
+    next.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class DevicePlugin(Task):
         return has_looked and not set(states) & {"absent", "serving", "registering"}
 
     def describe(self) -> list[dict[str, object]]:
-        """Return the state of each resource, as JSON data; and why there is none."""
+        """Return the state of each resource, or why there is none, as JSON data."""
         entries: list[dict[str, object]] = [
             {
                 "resource": registration.name,
@@ -164,7 +165,7 @@ class DevicePlugin(Task):
         return entries
 
     def metrics(self) -> Iterator[Family]:
-        """Yield the plugin's own metrics: its devices, its counters and their health."""
+        """Yield the plugin's own metrics: its devices, its counters, the health of the GPUs."""
         yield from self._served.metrics()
         yield from families(self._counts)
         yield from self._health.metrics()

@@ -27,7 +27,7 @@ FILES = f"{DRA_VENDOR}/{host_verbs.DRIVER_CLASS}=files"
 
 
 class ClaimSpecs:
-    """The specifications of this node's claims; NvctError if one is not written or removed.
+    """The specifications of this node's claims; NvctError if one cannot be written or removed.
 
     Attributes:
         is_known: whether the specification of the driver's files is written: claims need it.

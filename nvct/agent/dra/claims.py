@@ -182,7 +182,7 @@ def _entry(
 
 
 def excluded(claim: Prepared, other: Prepared) -> HostError:
-    """Return the error of a claim that wants a device of another claim."""
+    """Return the error for a claim that wants a device that another claim has."""
     device, share, held = claim.excluded_by(other), claim.share, other.share
     if share and held:
         is_same = share.share_mib == held.share_mib

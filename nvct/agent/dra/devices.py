@@ -59,7 +59,7 @@ class Device:
     Attributes:
         name: in its pool, e.g. gpu-0.
         compute: the CUDA compute capability, UNKNOWN if NVML does not tell it.
-        uuid: of the GPU or MIG device, which its CDI device is named by; "" before it is made.
+        uuid: of the GPU or MIG device, the name of its CDI device; "" before the device is made.
         gpu: the UUID of its GPU.
         attributes: by name; a name without a domain belongs to the driver.
         place: of a MIG device that is made when a claim is prepared, None for other devices.

@@ -132,7 +132,7 @@ def _with_uuid(entry: Entry, there: Uuids) -> Entry:
 
 
 async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:
-    """Make missing device nodes of MIG devices, here or by the worker; NvctError if that fails."""
+    """Make missing nodes of MIG devices, in this process or the worker; NvctError if it fails."""
     if nvml.chooses_library:
         await asyncio.to_thread(mig_verbs.make_nodes, roots)
     else:

@@ -95,7 +95,8 @@ class Prepared:
     """A prepared claim.
 
     Attributes:
-        daemon: its MPS or time slice, None without both; shares of a GPU's memory have the same.
+        daemon: its MPS control daemon or time slice, None without both. All claims with a share of
+            a GPU's memory have the same daemon.
         has_metadata: whether its containers get files about its devices.
         pod_claim: the pod's name for it if it is made from a template, else "".
     """

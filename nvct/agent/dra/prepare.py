@@ -236,7 +236,7 @@ class Preparer:
         return None
 
     async def _take_from(self, other: Prepared, claim: Prepared) -> None:
-        """Unprepare `other`, which has a device that `claim` wants; HostError if it exists."""
+        """Unprepare `other`, whose device `claim` wants; HostError if `other` still exists."""
         if not await self._is_gone(other):
             raise claims.excluded(claim, other)
         async with self._alone(other.uid):

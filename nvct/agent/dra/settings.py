@@ -107,7 +107,7 @@ class Settings(OfNode):
 
     @property
     def pod_resources(self) -> str:
-        """Return the path of the kubelet's socket for pods' resources."""
+        """Return the path of the kubelet's PodResources socket."""
         own = f"{os.path.dirname(self.plugins)}/pod-resources/kubelet.sock"
         return own if os.path.exists(own) else POD_RESOURCES
 

@@ -51,7 +51,7 @@ OLD = ("container_name", "pod_namespace", "pod_name")
 
 
 class PodDevices:
-    """The pods of devices, from the kubelet's last answer."""
+    """The pods that have GPUs, from the kubelet's last answer."""
 
     def __init__(
         self,

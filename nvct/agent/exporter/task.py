@@ -72,7 +72,7 @@ def make(context: Context) -> Exporter:
 
 
 def library(known: Settings) -> str:
-    """Return the path of NVML's library, below the driver's root in this container or else /."""
+    """Return the path of NVML's library: in this container's driver root, else below /."""
     root = known.container_driver_root
     return nvml_library(Roots(driver_root=root if os.path.isdir(root) else "/"))
 
@@ -257,7 +257,7 @@ class Exporter(Task):
         return Place(roots=Roots(), host_root=self._settings.host_root)
 
     async def _read_again(self) -> None:
-        """Read the counter file, and on a reload the settings; after an error, keep the former."""
+        """Read the counter file, and on a reload the settings; an error keeps the former ones."""
         is_reload = self.reload.is_set()
         self.reload.clear()
         try:

@@ -38,7 +38,7 @@ TOGETHER_S = 600
 KEPT_S = 24 * 3600
 """How long a node's failure is kept: a node whose clock is wrong must not remove others'."""
 LONGEST_S = 600.0
-"""The longest time that the holder of a Lease can promise to renew it in."""
+"""The most seconds that a Lease stays taken without renewal, whatever its holder has promised."""
 HOUR_S = 3600.0
 TRIES = 5
 """Attempts at a write that conflicts with other nodes', with a pause of up to PAUSE_S each."""
@@ -73,10 +73,10 @@ VARIABLES = {
 
 
 def limits(env: Mapping[str, str]) -> Limits:
-    """Return the limits in the variables.
+    """Return the limits that the environment sets.
 
     Raises:
-        UsageError: one is not a number.
+        UsageError: a variable is not a number.
     """
     known: dict[str, int] = {}
     for name, variable in VARIABLES.items():

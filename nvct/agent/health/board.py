@@ -72,7 +72,7 @@ class Change:
 
 @dataclass(slots=True)
 class Board:
-    """The health of a node."""
+    """The health of all GPUs and MIG instances of a node."""
 
     rules: Rules
     # of all GPUs that were seen, and of the instances that had an error

@@ -69,7 +69,7 @@ class Notices:
 
 
 def of_change(change: Change) -> tuple[str, str, bool]:
-    """Return reason and message of a change, and whether it is a warning."""
+    """Return reason and message of a change's notice, and whether it is a warning."""
     name, after = name_of(change.key), change.after
     if after.state == "unhealthy":
         reason = "GPUFlapping" if after.reason.startswith(FLAPPING) else "GPUUnhealthy"

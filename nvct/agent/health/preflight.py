@@ -146,7 +146,7 @@ def judge(gpus: Iterable[GpuPreflight]) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A GPU that was checked under a version of the driver, and what was found."""
+    """The findings about a GPU that was checked under a version of the driver."""
 
     driver: str
     findings: dict[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class CudaError(Exception):
-    """A call has failed."""
+    """A call of CUDA has failed."""
 
 
 def probe(cuda: Any) -> dict[str, Any]:  # noqa: ANN401 - a library

@@ -122,7 +122,7 @@ def passed_through(roots: Roots, names: Mapping[str, str]) -> Facts:
 
 
 def memory_windows(resource: str) -> int:
-    """Return the sum of the 64-bit windows in sysfs' file `resource`, as a power of two; or 0."""
+    """Return the sum of 64-bit windows in sysfs' file `resource`, rounded up to a power of two."""
     total = 0
     for line in resource.splitlines()[:BARS]:
         words = line.split()

@@ -248,7 +248,7 @@ class MigManager(Task):
             await self._start_services()
 
     async def _start_services(self) -> None:
-        """Start the stopped services; an error is logged, tried again, and fails no change."""
+        """Start the stopped services; a failure is logged and retried, and fails no change."""
         with self._told():
             await self._run(self._services.start)
 

@@ -76,7 +76,7 @@ class Renewals:
         if len(made) >= TIMES:
             self._complain(
                 f"GPU instance {gi} of {gpu} has failed again: it was made again {TIMES} times in "
-                "an hour, and stays as it is"
+                "an hour, and is left as it is"
             )
         return len(made) < TIMES
 

@@ -210,7 +210,7 @@ class TimeSlice(Control):
     _is_set = False
 
     def is_alive(self) -> bool:
-        """Return whether this process has set it."""
+        """Return whether this process has set the time slice."""
         return self._is_set
 
     def start(self) -> None:

@@ -150,7 +150,7 @@ def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daem
 
 
 def of_shares(gpu: str) -> str:
-    """Return the resource of the daemon that all claims with a share of a GPU's memory use."""
+    """Return the resource name of the daemon that serves all shares of a GPU's memory."""
     return f"{CLAIMS}{gpu.lower()}"
 
 

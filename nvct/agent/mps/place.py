@@ -97,7 +97,7 @@ def _starts_programs(root: str) -> bool:
 
 
 def has_shm(folder: str) -> bool:
-    """Return whether this /dev/shm is already the clients' one, as in NVIDIA's manifests."""
+    """Return whether this container has the clients' /dev/shm, as in NVIDIA's manifests."""
     try:
         return os.path.samefile(f"{folder}/{SHM}", "/dev/shm")  # noqa: S108
     except OSError:
