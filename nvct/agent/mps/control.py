@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts one MPS control daemon as a child, sends it commands, and stops it.
+"""Starts an MPS control daemon, sets and reads its limits, and stops it; sets time slices.
 
 The program nvidia-cuda-mps-control is the daemon if started with -f. Without -f, it sends the
 commands of its standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY.
