@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits healing: the nodes that heal at once, resets of a GPU in an hour, a stop for the cluster.
+"""The brakes of healing: nodes that heal at once, resets a GPU in an hour, a stop of the cluster.
 
 A node heals while it holds one of the Leases `nvct-heal-0` to `-N`. It takes one by
 compare-and-swap and renews it. A Lease that nobody has renewed for as long as its holder promised

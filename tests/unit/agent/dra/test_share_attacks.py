@@ -157,7 +157,7 @@ async def test_after_a_change_of_the_setting_shares_of_both_kinds_do_not_meet(
     await node.preparer.prepare(first)
     node.restart(memory_shares=newer)
     why = await node.refuses(second)
-    assert "has shares of another setting of MEMORY_SHARES for claim ns/first" in why
+    assert "has shares from another setting of MEMORY_SHARES for claim ns/first" in why
     await node.preparer.unprepare(first)
     await node.preparer.prepare(second)
 
@@ -188,7 +188,7 @@ async def test_a_claim_that_cannot_be_written_stops_no_other_one(node: Shares) -
     await node.preparer.prepare(other)
     await node.preparer.reconcile()
     assert other.uid in node.files()
-    assert "claim ns/odd cannot be written" in await node.refuses(claim)
+    assert "claim ns/odd is refused" in await node.refuses(claim)
     for one in (claim, other):
         await node.preparer.unprepare(one)
     assert node.prepared() == []
