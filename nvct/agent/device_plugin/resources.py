@@ -202,7 +202,6 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
 def _shared(
     devices: Mapping[str, list[Device]], replicas: Sequence[Replicas]
 ) -> dict[str, list[Device]]:
-    """Return the devices by resource after sharing."""
     shared = {name: list(of_name) for name, of_name in devices.items()}
     for rule in replicas:
         for device in _selected(devices.get(rule.name, []), rule):

@@ -159,7 +159,6 @@ def _of_share(entries: Collection[Entry], *, is_mixed: bool) -> Daemon:
 
 
 def _check_limits(gpus: Iterable[str], compute: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse limits if a GPU cannot limit MPS clients."""
     for uuid in sorted(gpus):
         major, minor = compute.get(uuid, UNKNOWN)
         if not has_limits((major, minor)):

@@ -81,7 +81,6 @@ def _translated(text: str) -> str:
 
 
 def _outside(match: re.Match[str]) -> str:
-    """Return the translation of a token outside brackets."""
     if match["name"] is not None:
         return f"(?P<{match['name']}>"
     if match["literal"] is not None:

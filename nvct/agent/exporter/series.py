@@ -224,7 +224,6 @@ def _brand(number: str) -> str:
 def _values(
     counter: Counter, entity: Entity, view: View, unavailable: Tally[tuple[str, str]]
 ) -> Iterator[tuple[float, dict[str, str]]]:
-    """Yield the values of a metric for one entity, each with its own labels."""
     (uuid, gi), history, settings = entity.key, view.history, view.settings
     if counter.field == counters.XID:
         xid = history.last_xid(uuid, gi)

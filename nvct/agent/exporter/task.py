@@ -177,7 +177,6 @@ class Exporter(Task):
             yield from usage.families(self._usages or (), self._settings.hostname)
 
     def _is_fresh(self) -> bool:
-        """Return whether there is a sample that is not stale."""
         stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
         return self._samples is not None and time.monotonic() - self._at <= stale_s
 
@@ -273,7 +272,6 @@ class Exporter(Task):
         self._log.info("read the counter file again")
 
     def _read_counters(self, known: Settings) -> tuple[Counter, ...]:
-        """Return the counters of the file, and log warnings."""
         self._file = identity(known.collectors)
         return self._log.warned(counter_file.read(known.collectors))
 

@@ -240,7 +240,6 @@ class Brakes:
         return time.monotonic() - since > min(promised_s, LONGEST_S)
 
     async def _renew(self, lease: Object) -> None:
-        """Renew a Lease until canceled."""
         while True:
             await asyncio.sleep(self._limits.lease_s / 3)
             try:

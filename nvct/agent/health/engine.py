@@ -353,7 +353,6 @@ class HealthEngine:
             user.changed(changes)
 
     def _load(self) -> None:
-        """Take over the states that an earlier process has written."""
         document = self._store.read() if self._store and self._settings.recovers else None
         if not isinstance(document, dict):
             return

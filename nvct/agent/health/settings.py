@@ -84,7 +84,6 @@ def from_environment(env: Mapping[str, str]) -> Settings:
 
 
 def _preflight(text: str, *, recovers: bool) -> Mapping[str, Effect] | None:
-    """Return the effect of each check of the preflight, None if it is off."""
     if text in ("", "none"):
         return None
     if not recovers:

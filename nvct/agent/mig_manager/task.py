@@ -158,7 +158,6 @@ class MigManager(Task):
             await waiting.until_set(self.reload, delay_s)
 
     async def _renew(self) -> None:
-        """Make failed MIG devices again, if nothing uses them."""
         self._session.begin(DEADLINE_S)
         with self._told():
             await self._renewals.run(self._run)
@@ -279,7 +278,6 @@ class MigManager(Task):
             )
 
     async def _clear(self, users: Sequence[PodDevice]) -> None:
-        """Make pods and services release the GPUs."""
         if self._settings.stops_clients:
             await self._run(self._services.stop)
         end = time.monotonic() + CLEAR_S

@@ -148,7 +148,6 @@ class Kept:
         return True
 
     def _check(self, *, starts: bool) -> None:
-        """Set the limits that differ, and read them back."""
         difference = self.control.difference(thorough=bool(self.problem))
         if starts and (difference or time.monotonic() >= self._next_limits):
             self._next_limits = time.monotonic() + AGAIN_S
@@ -261,7 +260,6 @@ class KeeperProcess:
         return {name: text for name, text in self._state.items() if name not in others}
 
     def _joined(self, wanted: Wanted) -> Wanted:
-        """Return the daemons that all owners want."""
         of_owners = {**self._of_owners, wanted.owner: wanted.daemons}
         every = tuple(daemon for daemons in of_owners.values() for daemon in daemons)
         try:
