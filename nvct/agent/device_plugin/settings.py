@@ -65,7 +65,7 @@ class Settings(OfNode):
         key="flags.plugin.cdiAnnotationPrefix",
     )  # fmt: skip
     hook_path: str = option(
-        "/usr/bin/nvidia-ctk", "The program of hooks on the host",
+        "/usr/bin/nvidia-ctk", "The path of the hook program on the host",
         flags="nvidia-cdi-hook-path nvidia-ctk-path", env="NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
         key="flags.plugin.nvidiaCTKPath",
     )  # fmt: skip

@@ -199,7 +199,7 @@ class Journal:
                         holder = folder.read(name, HOLDER_LIMIT).decode(errors="replace")
                         raise HostError(
                             f"{path} has been locked for {LOCK_S:g} s: "
-                            f"{holder or 'it does not say by whom'}",
+                            f"{holder or 'the holder is unknown'}",
                             hint="the kubelet asks again",
                         )
                     await asyncio.sleep(POLL_S)

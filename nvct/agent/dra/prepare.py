@@ -144,7 +144,7 @@ class Preparer:
             with self._logged():
                 there = await self.instances.uuids()
         missing = []
-        async with self._locked("specifications are looked at") as known:
+        async with self._locked("specifications are written") as known:
             if not self.specs.is_known:
                 return  # the machine is not known yet
             await self.specs.remove_others(known)
@@ -199,7 +199,7 @@ class Preparer:
         wanted = await self._wanted(ref)
         async with self._alone(ref.uid):
             # Locked even to read: after a restart, this tells the keeper all claims' daemons.
-            async with self._locked(f"claim {ref.namespace}/{ref.name} is looked for") as known:
+            async with self._locked(f"claim {ref.namespace}/{ref.name} is looked up") as known:
                 before = known.get(ref.uid)
             claim = wanted or before
             if claim is None:

@@ -49,7 +49,7 @@ class Settings(OfNode):
         env="DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
     )  # fmt: skip
     hook_path: str = option(
-        HOOK_PATH, "The program of hooks on the host",
+        HOOK_PATH, "The path of the hook program on the host",
         flags="nvidia-cdi-hook-path nvidia-ctk-path", env="NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
     )  # fmt: skip
     registry: str = option(
@@ -97,7 +97,7 @@ class Settings(OfNode):
     healthcheck_port: str = option("", f"{NO_EFFECT}: see `nvct agent --ready`")
     http_endpoint: str = option("", f"{NO_EFFECT}: the agent serves metrics: --listen")
     metrics_path: str = option("", f"{NO_EFFECT}: the agent serves metrics: --listen")
-    additional_xids_to_ignore: str = option("", f"{NO_EFFECT}: XIDs set no taint")
+    additional_xids_to_ignore: str = option("", f"{NO_EFFECT}: see DP_DISABLE_HEALTHCHECKS")
     consumable_shares: str = option("", f"{NO_EFFECT}: see --memory-shares")
     default_config: str = option("", f"{NO_EFFECT}: every GPU is offered")
     feature_gates: str = option("", f"{NO_EFFECT}: the driver has no feature gates")

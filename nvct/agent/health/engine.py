@@ -383,5 +383,5 @@ class HealthEngine:
         self._store.write({**self._board.to_dict(), "values": values, "notices": recent, **more})
         if self._store.problem and self._store.problem != before:
             self._log.warning(
-                f"which devices are unhealthy is lost at a restart: {self._store.problem}"
+                f"a restart will forget which devices are unhealthy: {self._store.problem}"
             )

@@ -322,7 +322,7 @@ async def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> N
         await fails(task, nvml)
         nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
         await until(lambda: task.health.problem(SPLIT) != "")
-    assert log.getvalue().count("which devices are unhealthy is lost") == 1
+    assert log.getvalue().count("a restart will forget which") == 1
     assert "file is no folder" in str(health.describe()["problem"])
 
 
