@@ -98,7 +98,7 @@ class Settings(OfNode):
         "", "A kubeconfig file, for the taint; default: the pod's service account"
     )
     health_recovery: str = option(
-        "auto", "Whether a device can become healthy again; never: as NVIDIA's", choices=RECOVERY
+        "auto", "Whether a device can recover; never does as NVIDIA's plugin", choices=RECOVERY
     )
     health_probation: str = option(
         "", "Seconds without an error before a device is offered again; default: 60"
@@ -107,7 +107,7 @@ class Settings(OfNode):
         "none", "Checks of each GPU before it is offered: none, default, or CHECK=EFFECT,..."
     )
     xid_table: str = option(
-        "", "A file of what XIDs ask for, which has precedence over nvct's own"
+        "", "A file with the actions of XIDs, which has precedence over nvct's own"
     )
     config_file: str = option("", "A config file, v1")
     cdi_feature_flags: tuple[str, ...] = option((), "Feature flags of CDI specifications")

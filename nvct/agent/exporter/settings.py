@@ -51,7 +51,7 @@ class Settings:
         flags="use-old-namespace o", env=f"{ENV}USE_OLD_NAMESPACE",
     )  # fmt: skip
     devices: str = option(
-        "f", "f (both), g (GPUs) or i (MIG instances), with indices as g:0,2-3",
+        "f", "f (both), g (GPUs) or i (MIG instances); g and i can have indices: g:0,2-3",
         flags="devices d", env=f"{ENV}DEVICES_STR",
     )  # fmt: skip
     no_hostname: bool = option(

@@ -96,7 +96,7 @@ def recorded(record: Record | None) -> Iterator[Family]:
     )
     yield family(
         "nvct_nri_containers_total",
-        "Containers that got a GPU, were refused, or would be, since the NRI plugin started.",
+        "Containers that got a GPU, were or would be refused, since the NRI plugin started.",
         [(number, {"outcome": outcome}) for outcome, number in sorted(record.decisions.items())],
     )
 
