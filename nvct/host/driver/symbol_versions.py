@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the symbol versions that an ELF file needs and defines, such as GLIBC_2.34. Cold.
 
-The dynamic linker refuses a library if another one lacks a version that it needs (Linux Standard
-Base, "Symbol Versioning"). Contract: as `nvct.linux.elf`; the file may be hostile.
+The dynamic linker refuses a library that needs a version which another library lacks (Linux
+Standard Base, "Symbol Versioning"). Contract: as `nvct.linux.elf`; the file can be hostile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VersionedElf(Elf):
             raise ElfError("ELF file has damaged symbol versions") from error
 
     def _tags(self, dynamic: list[elf.Segment]) -> dict[int, int]:
-        """Return the last value of each tag; none of a file without a dynamic section."""
+        """Return the last value of each tag; {} for a file without a dynamic section."""
         if not dynamic or dynamic[0][2] > DYNAMIC_LIMIT:
             return {}
         offset, _, size, _ = dynamic[0]
@@ -87,7 +87,7 @@ class VersionedElf(Elf):
     def _entry_chain(
         self, offset: int, count: int, layout: str, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield offset and fields of entries, each of which has the distance to the next."""
+        """Yield offset and fields of each entry; `next_field` has the distance to the next one."""
         for _ in range(count):
             self._entries += 1
             if self._entries > ENTRIES:

@@ -17,14 +17,14 @@ NVML = "libnvidia-ml.so.1"
 
 
 class Library(NamedTuple):
-    """NVML: its path, and the root below which it was looked for."""
+    """NVML: its path, and the root in which it was found."""
 
     path: str
     root: str
 
 
 def nvml_library(roots: Roots) -> str:
-    """Return the path of the driver's NVML, in the driver root or as this container has it.
+    """Return the path of the driver's NVML in the driver root, else in this container's root.
 
     DriverNotFoundError if there is none.
     """

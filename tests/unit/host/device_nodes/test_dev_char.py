@@ -126,7 +126,7 @@ def test_a_file_that_is_not_a_link_stays_with_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "dev/char/195:0").read_text() == "a file"
     blocked = next(step for step in plan.steps if step.action == "blocked")
     assert dev_char.describe(blocked) == (
-        f"warning: {tmp_path}/dev/char/195:0 is no link: left as it is"
+        f"warning: {tmp_path}/dev/char/195:0 is not a link: left as it is"
     )
 
 
