@@ -57,7 +57,7 @@ def roots_of(settings: Config) -> Roots:
 
 
 def stat_node(settings: Config) -> nodes.StatNode:
-    """Return the stat function of device nodes; some trees have plain files as nodes."""
+    """Return the function that reads a device node, in some trees from a plain file."""
     return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else device_nodes.node
 
 

@@ -94,7 +94,7 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
 def _mode_spec(
     mode: str, settings: Config, roots: Roots, options: generate.Options, values: dict[str, str]
 ) -> Spec:
-    """Return the spec of a mode; for IMEX, also store the major number of all channels."""
+    """Return the spec of a mode; for IMEX, also put the major of all channels into `values`."""
     if mode == "imex" and feature_modes.FOLDER in procfs.majors(roots):
         values["major"] = str(procfs.majors(roots)[feature_modes.FOLDER])
     try:

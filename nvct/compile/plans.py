@@ -38,7 +38,7 @@ Compile: TypeAlias = "Callable[[], tuple[model.Edits, str]]"
 
 
 class Part(NamedTuple):
-    """Edits of a container, with work and linker entries."""
+    """Edits of a container, with the hook's work and the entries of ld.so.cache."""
 
     edits: ContainerEdits  # in nvct's own plan without the hook
     work: model.Work | None = None

@@ -135,7 +135,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
 
 
 def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
-    """Return whether a file is in a CDI folder: there it keeps the view that it names in use."""
+    """Return whether a file is in a CDI folder; a spec there keeps its view from being removed."""
     if output in store.STDOUT:
         return False
     folder = os.path.realpath(os.path.dirname(output) or ".")

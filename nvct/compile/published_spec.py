@@ -96,7 +96,7 @@ def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
 
 
 def check_replaceable(path: str) -> None:
-    """Refuse, by HostError, to replace a file that is not a spec of this host's NVIDIA devices."""
+    """Raise HostError if a file exists that is not a spec of this host's NVIDIA devices."""
     if not os.path.lexists(path):
         return
     try:

@@ -78,7 +78,7 @@ def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory
 
 
 def check_libcuda(inventory: Inventory, requested: frozenset[Capability]) -> None:
-    """Refuse a driver without libcuda if compute is requested, by HostError.
+    """Raise HostError if compute is requested, and the driver has no libcuda.
 
     nvidia-ctk 1.17 fails as well: it searches the driver's libraries beside libcuda.
     """
@@ -176,7 +176,7 @@ def _link_names(file: DriverFile) -> list[str]:
 def _nodes(
     nodes: Sequence[DeviceNode], request: _Request, removed: dict[str, LeftOut]
 ) -> tuple[DeviceNode, ...]:
-    """Return the nodes that stay; CUDA's stay for video, which runs on CUDA."""
+    """Return the nodes that stay; CUDA's nodes stay for video, too, which runs on CUDA."""
     for node in nodes:
         if node.capability and node.capability not in request.all:
             reason = request.reason(node.capability)

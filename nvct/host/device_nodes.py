@@ -92,7 +92,7 @@ def plan_nodes(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> NodeP
 def expected_nodes(
     roots: Roots, kinds: Sequence[Kind], findings: Findings
 ) -> tuple[list[ExpectedNode], tuple[str, ...]]:
-    """Return the nodes that the driver needs, by path, and the names of missing majors."""
+    """Return the nodes that the driver needs, sorted by path, and the names of missing majors."""
     majors = procfs.majors(roots)
     nodes: list[ExpectedNode] = []
     missing: dict[str, None] = {}
@@ -135,8 +135,8 @@ def _names(
 def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
     """Return the minors of the capabilities, with the permissions of each.
 
-    Each file below capabilities with a DeviceFileMinor is a capability: MIG's config and monitor,
-    each instance's access, fabric-imex-mgmt.
+    Each file below driver/nvidia/capabilities that has a DeviceFileMinor is a capability: MIG's
+    config and monitor, each instance's access, fabric-imex-mgmt.
     """
     by_minor = {}
     for folder, _, names in os.walk(f"{roots.proc}/driver/nvidia/capabilities"):

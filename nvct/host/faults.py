@@ -37,7 +37,7 @@ LASTING: tuple[Action, ...] = ("reboot", "replace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An error, and what it asks for."""
+    """An error, and the action that it asks for."""
 
     action: Action
     reason: str
@@ -113,7 +113,7 @@ ALL = ("all", "xids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the table."""
+    """A line of the XID table."""
 
     xid: int
     action: XidAction
@@ -141,14 +141,14 @@ class Checks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidTable:
-    """The table in force."""
+    """The XID table in force, with the variables' checks."""
 
     rows: Rows = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
     is_incumbent: bool = False  # as in NVIDIA's plugin, every XID outside APPLICATION counts
 
     def action(self, xid: int) -> XidAction:
-        """Return what an XID asks for."""
+        """Return the action that an XID asks for."""
         row, checks = self.rows.get(xid), self.checks
         action: XidAction = row.action if row else UNKNOWN
         counted: XidAction = "reset" if action in ("ignore", "application") else action

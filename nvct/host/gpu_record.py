@@ -46,7 +46,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the plugin knows; `decisions` has their number by outcome, since the plugin started."""
+    """What the plugin knows; `decisions` counts them by outcome, since the plugin started."""
 
     holdings: tuple[Holding, ...] = ()
     decisions: Mapping[str, int] = field(default_factory=dict)

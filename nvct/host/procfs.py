@@ -102,7 +102,7 @@ NOT_LOADED = "the kernel module nvidia is not loaded"
 
 
 def parent(path: str) -> int:
-    """Return the parent's id of the process with this procfs folder, 0 if it has ended."""
+    """Return the id of a process's parent, from the process's folder in procfs; 0 if it ended."""
     fields = stat_fields(path)
     return int(fields[1]) if len(fields) > 1 else 0
 

@@ -126,7 +126,7 @@ class Elf:
             raise ElfError(
                 f"ELF file has {len(sonames)} SONAMEs and needs {len(needed)} libraries"
             )
-        base = _file_offset(strings, [s for kind, s in segments if kind == PT_LOAD])
+        base = file_offset(strings, [s for kind, s in segments if kind == PT_LOAD])
         if sonames:
             self.soname = self._string(base + sonames[0])
         self._needed = [base + n for n in needed]
@@ -205,8 +205,9 @@ class Elf:
         return notes
 
 
-def _file_offset(address: int, loads: list[Segment]) -> int:
+def file_offset(address: int, loads: list[Segment]) -> int:
+    """Return the offset of an address in the file; ElfError if no PT_LOAD segment has it."""
     for offset, start, size, _ in loads:
         if start <= address < start + size:
             return offset + address - start
-    raise ElfError("ELF file has no string table in its segments")
+    raise ElfError(f"ELF file has no segment with address {address}")

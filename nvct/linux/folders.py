@@ -38,7 +38,7 @@ def make_folders(folders: Sequence[str], kernel: Kernel = KERNEL) -> None:
 
 
 def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
-    """Remove folders, the innermost first, until one is not empty or is gone already."""
+    """Remove folders, the innermost first, up to the first that the kernel does not remove."""
     for folder in reversed(folders):
         try:
             kernel.rmdir(folder)

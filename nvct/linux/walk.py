@@ -100,7 +100,7 @@ class Location:
             self.mounts.add(KERNEL.mount_id(self.dir_fd))
 
     def check_mount(self) -> None:
-        """Refuse a write, by UnsafePathError, if a link led from one mount into another.
+        """Before a write, raise UnsafePathError if a link led from one mount into another.
 
         A volume at the path itself is allowed. A volume behind a link of the image is not, because
         the container's own user possibly has no right to write to it.
@@ -123,7 +123,7 @@ class Location:
         return UnsafePathError(f"{self.path} in {self.label} {problem}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
-        """Take steps off the budget; HostError if none is left: this one path is not to blame."""
+        """Take steps off the budget; HostError if none is left: this path is not the only cause."""
         budget.steps_left -= steps
         if budget.steps_left < 0:
             raise HostError(
@@ -258,7 +258,7 @@ def link_text(name: str, dir_fd: int) -> str | None:
 
 
 def entries(dir_fd: int) -> ScandirIterator[str]:
-    """Return an iterator over a directory, to be closed; the descriptor may be O_PATH."""
+    """Return an iterator over a directory, to be closed; the descriptor can be O_PATH."""
     fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=dir_fd)
     try:
         return posix.scandir(fd)  # it duplicates the descriptor

@@ -149,9 +149,10 @@ def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
 
 
 def libraries_in(text: str, *, is_icd: bool) -> set[str]:
-    """Return the libraries that a configuration file names: an OpenCL ICD in its first line.
+    """Return the libraries that a configuration file names.
 
-    ValueError if another file is not JSON; RecursionError if its JSON is nested too deeply.
+    An ICD of OpenCL has one in its first line, other files are JSON: ValueError if they are not,
+    RecursionError if they are nested too deeply.
     """
     if is_icd:
         return {line.strip() for line in text.splitlines()[:1] if line.strip()}

@@ -4,8 +4,8 @@
 Contract: programs come from the driver root only. nvidia-container-toolkit v1.20 also searches
 the PATH of the host, which can mix two drivers. A setuid or setgid program is left out.
 
-A socket must be a socket, and the MPS directory a directory of root: anybody can make a link in
-/tmp, and such a link must not choose what containers get.
+Only a socket is taken as a socket, and only a directory of root as the MPS directory: anybody can
+make a link in /tmp, and such a link must not choose what containers get.
 """
 
 from __future__ import annotations

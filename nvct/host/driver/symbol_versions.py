@@ -57,7 +57,7 @@ class VersionedElf(Elf):
         return tags
 
     def _read_needs(self, tags: dict[int, int]) -> None:
-        strings = self._offset(tags[DT_STRTAB])
+        strings = elf.file_offset(tags[DT_STRTAB], self._loads)
         rows = self._chain(tags.get(DT_VERNEED, 0), tags.get(DT_VERNEEDNUM, 0), NEED, 4)
         for at, (_, count, file, first, _) in rows:
             names = [
@@ -70,7 +70,7 @@ class VersionedElf(Elf):
             self.needs.setdefault(self._string(strings + file), []).extend(names)
 
     def _read_definitions(self, tags: dict[int, int]) -> None:
-        strings = self._offset(tags[DT_STRTAB])
+        strings = elf.file_offset(tags[DT_STRTAB], self._loads)
         rows = self._chain(tags.get(DT_VERDEF, 0), tags.get(DT_VERDEFNUM, 0), DEFINITION, 6)
         for at, (_, flags, _, count, _, first, _) in rows:
             if flags & BASE:
@@ -82,7 +82,8 @@ class VersionedElf(Elf):
         self, address: int, count: int, layout: str, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
         if address and count:
-            yield from self._entry_chain(self._offset(address), count, layout, next_field)
+            offset = elf.file_offset(address, self._loads)
+            yield from self._entry_chain(offset, count, layout, next_field)
 
     def _entry_chain(
         self, offset: int, count: int, layout: str, next_field: int
@@ -97,9 +98,3 @@ class VersionedElf(Elf):
             if not fields[next_field]:
                 return
             offset += fields[next_field]
-
-    def _offset(self, address: int) -> int:
-        for offset, start, size, _ in self._loads:
-            if start <= address < start + size:
-                return offset + address - start
-        raise ElfError("ELF file has symbol versions outside of its segments")

@@ -32,7 +32,7 @@ def nvml_library(roots: Roots) -> str:
 
 
 def find(roots: Roots) -> Library:
-    """Return the driver's NVML, as `nvml_library`; DriverNotFoundError if there is none."""
+    """Find the driver's NVML as `nvml_library` does; DriverNotFoundError if there is none."""
     for root in dict.fromkeys((roots.driver_root, "/")):
         try:
             with Tree(root) as tree:

@@ -127,7 +127,7 @@ def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
 
 
 def mig_profile(nvml: Calls, handle: Handle) -> str:
-    """Return a profile such as 1g.10gb, from the end of the device's name or its attributes."""
+    """Return a profile such as 1g.10gb, from the end of the device's name, else its attributes."""
     name = optional(nvml, lambda: string(nvml.nvmlDeviceGetName(handle))) or ""
     _, mig, profile = name.rpartition(" MIG ")
     if mig:

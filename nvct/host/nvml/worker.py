@@ -49,8 +49,8 @@ VERBS: Mapping[str, str] = {
 def serve(connection: socket, path: str, load: Load = calls.load, root: str | None = None) -> None:
     """Answer requests until the session closes the connection; `root` as in `NvmlSession`.
 
-    NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
-    for events, up to a second. MalformedMessageError if the session does not speak the protocol.
+    The end of the process closes NVML's handles: nvmlShutdown would wait up to a second for the
+    thread of `events`. MalformedMessageError if the session does not speak the protocol.
     """
     if root is not None:
         load = partial(calls.load_below, root)

@@ -80,7 +80,7 @@ TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 def redacted(
     snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False, uuids: Uuids | None = None
 ) -> Snapshot:
-    """Return a snapshot without UUIDs, and without the builder and build host of the module."""
+    """Return a snapshot with invented UUIDs, without the module's builder and build host."""
     clean = str if keep_uuids else uuids or Uuids()
     tables = {name: cleaned(getattr(snapshot, name), clean) for name in TABLES}
     texts = {clean(path): clean(text) for path, text in sorted(snapshot.texts.items())}

@@ -71,7 +71,7 @@ class Uuids:
         self._known: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """Return a text with invented UUIDs."""
+        """Return a text with each UUID replaced."""
         return UUID.sub(self._invented, text)
 
     def _invented(self, match: re.Match[str]) -> str:
