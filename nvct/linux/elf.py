@@ -94,7 +94,9 @@ class Elf:
         if not count:
             return []
         if size != least or count > PROGRAM_HEADER_LIMIT or not offset:
-            raise ElfError(f"ELF file has {count} program headers of {size} bytes at {offset}")
+            raise ElfError(
+                f"ELF file is damaged: {count} program headers of {size} bytes at {offset}"
+            )
         rows = self._rows(layout, self._read(offset, size * count))
         if self.bits == 64:
             return [(f[0], (f[2], f[3], f[5], f[6])) for f in rows]
@@ -107,7 +109,7 @@ class Elf:
         offset, _, size, _ = dynamic[0]
         width = self.bits // 8
         if size > DYNAMIC_LIMIT or not offset:
-            raise ElfError(f"ELF file has a dynamic section of {size} bytes at {offset}")
+            raise ElfError(f"ELF file is damaged: dynamic section of {size} bytes at {offset}")
         table = self._read(offset, size - size % (2 * width))
         sonames, needed, strings = [], [], -1
         layout = "QQ" if self.bits == 64 else "II"
@@ -124,7 +126,7 @@ class Elf:
             return
         if len(sonames) > 1 or len(needed) > NEEDED_LIMIT:
             raise ElfError(
-                f"ELF file has {len(sonames)} SONAMEs and needs {len(needed)} libraries"
+                f"ELF file is damaged: {len(sonames)} SONAMEs, {len(needed)} needed libraries"
             )
         base = file_offset(strings, [s for kind, s in segments if kind == PT_LOAD])
         if sonames:
@@ -143,7 +145,7 @@ class Elf:
             end = data.find(0)
             if end >= 0:
                 return data[:end].decode("utf-8", "surrogateescape")
-        raise ElfError(f"ELF file has no whole string at {offset}")
+        raise ElfError(f"ELF file has no NUL-terminated string at {offset}")
 
     def _read_some(self, offset: int, length: int) -> bytes:
         """Read up to length bytes, fewer at the end of the file."""
@@ -172,7 +174,7 @@ class Elf:
         if not count:
             return []
         if size != least or count > SECTION_LIMIT or names >= count:
-            raise ElfError(f"ELF file has {count} section headers of {size} bytes")
+            raise ElfError(f"ELF file is damaged: {count} section headers of {size} bytes")
         table = self._read(offset, size * count)
         headers = [self._unpack(layout, table, i * size) for i in range(count)]
         for header in headers:
@@ -182,7 +184,7 @@ class Elf:
             ):
                 continue
             if header[5] > NOTE_LIMIT:
-                raise ElfError(f"ELF file has a note section of {header[5]} bytes")
+                raise ElfError(f"ELF file has a note section of more than {NOTE_LIMIT} bytes")
             return self._read_notes(self._read(header[4], header[5]), header[8])
         return []
 

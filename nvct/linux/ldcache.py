@@ -170,7 +170,7 @@ def _read_extension(cache: Cache, data: bytes, offset: int) -> None:
         if tag == TAG_GENERATOR:
             cache.generator = content
         elif size % 4:
-            raise LdCacheError(f"ld.so.cache has a glibc-hwcaps section of {size} bytes")
+            raise LdCacheError(f"ld.so.cache has a damaged glibc-hwcaps section of {size} bytes")
         else:
             cache.hwcaps = unpack_from(f"<{size // 4}I", content, 0)
             _check_offsets(cache, cache.hwcaps)
@@ -249,7 +249,7 @@ class _Merger:
         if key is None:
             name = self._cache.raw(offset)
             if len(name) > NAME_LIMIT:
-                raise LdCacheError(f"ld.so.cache has a library name of {len(name)} bytes")
+                raise LdCacheError(f"ld.so.cache has a library name of over {NAME_LIMIT} bytes")
             key = self._keys[offset] = order_key(name, signed=self._signed)
         return key
 

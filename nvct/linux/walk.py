@@ -123,7 +123,7 @@ class Location:
         return UnsafePathError(f"{self.path} in {self.label} {problem}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
-        """Take steps off the budget; HostError if none is left: this path is not the only cause."""
+        """Take steps off the budget; HostError if none is left, as one path is not the cause."""
         budget.steps_left -= steps
         if budget.steps_left < 0:
             raise HostError(
@@ -242,7 +242,7 @@ def _enter(location: Location, name: str, create: int | None, kernel: Kernel) ->
         else:
             location.down(name, fd)
             return None
-    raise location.unsafe("changes while it is walked")
+    raise location.unsafe("changes while its links are followed")
 
 
 def link_text(name: str, dir_fd: int) -> str | None:

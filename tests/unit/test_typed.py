@@ -152,5 +152,5 @@ def test_a_huge_key_is_shown_shortly() -> None:
 
 @pytest.mark.parametrize("kind", [list, set, list[int], dict[int, str], complex, "Whole"])
 def test_a_type_that_json_has_not_is_an_error_of_the_caller(kind: Any) -> None:
-    with pytest.raises(TypeError, match="no type of JSON data"):
+    with pytest.raises(TypeError, match="not a type of JSON data"):
         typed.load(kind, [])

@@ -208,7 +208,7 @@ def mig_create_compute(nvml: Calls, uuid: str, gi: int, kind: int, engine: int) 
     profile = compute_profile(nvml, instance, kind, engine)
     if profile is None:
         raise NvmlError(
-            f"GPU instance {gi} of {uuid} can have no compute instance of profile {kind} with "
+            f"GPU instance {gi} of {uuid} cannot have a compute instance of profile {kind} with "
             f"engine profile {engine}"
         )
     compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile.id)

@@ -279,7 +279,7 @@ def _check(snapshot: Snapshot) -> None:
     tables = (snapshot.texts, snapshot.links, snapshot.elf, snapshot.files, snapshot.folders)
     for table in (*tables, snapshot.nodes, snapshot.sockets):
         if len(table) > ENTRY_LIMIT:
-            raise DocumentError(f"the snapshot has {len(table)} entries of one kind")
+            raise DocumentError(f"the snapshot has more than {ENTRY_LIMIT} entries of one kind")
         for path in table:
             part, _, below = path.partition("/")
             if part not in PARTS or "\0" in path or not below or os.path.normpath(path) != path:

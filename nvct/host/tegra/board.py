@@ -80,7 +80,7 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
         raise HostError(
             "no CSV file lists what containers get on this board: "
             f"{location or f'{roots.etc}/{csv.FOLDER}'}",
-            hint="install nvidia-l4t-init, or name them: --csv.file",
+            hint="install nvidia-l4t-init, or name the files: --csv.file",
         )
     files, links, library = _files(board, entries)
     report = _ask(board, library)

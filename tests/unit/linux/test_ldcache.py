@@ -291,7 +291,7 @@ def test_a_note_name_that_exceeds_its_section_is_an_error() -> None:
     ],
 )
 def test_a_file_that_is_not_elf_is_an_error(data: bytes) -> None:
-    with pytest.raises(ElfError, match="no ELF file"):
+    with pytest.raises(ElfError, match="not an ELF file"):
         elf.Elf(data)
 
 

@@ -584,7 +584,7 @@ def test_a_hook_that_is_named_may_be_another_hosts(lab: Lab, tmp_path: Path) -> 
     result = generate(lab, f"--nvidia-cdi-hook-path={tmp_path}/none")
 
     assert result.exit_code == 0
-    assert f"warning: {tmp_path}/none is no program here" in result.stderr
+    assert f"warning: {tmp_path}/none is not a program here" in result.stderr
 
 
 def test_a_hook_in_a_checkout_is_warned_of(

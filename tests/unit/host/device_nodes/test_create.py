@@ -121,7 +121,9 @@ def test_a_gpu_without_a_minor_gets_no_node_and_a_warning(tmp_path: Path) -> Non
     nodes, _ = device_nodes.expected_nodes(tree.roots, ["gpu"], findings)
 
     assert [node.path for node in nodes] == [f"{tmp_path}/dev/nvidia0"]
-    assert findings.warnings == ["the GPU at 0000:2a:00.0 has no device minor yet: its node is not made"]
+    assert findings.warnings == [
+        "the GPU at 0000:2a:00.0 has no device minor yet: its node is not made"
+    ]
 
 
 def test_permissions_are_the_drivers_or_the_capabilitys_own(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ def test_another_folder_is_refused_without_reading_it_and_a_missing_file_named(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(DocumentError, match=r"is not a snapshot: it has no snapshot\.json") as caught:
+    with pytest.raises(
+        DocumentError, match=r"is not a snapshot: it has no snapshot\.json"
+    ) as caught:
         document.load(str(tmp_path))
 
     assert caught.value.hint == "nvct snapshot makes one"
