@@ -73,7 +73,6 @@ def dump(value: object) -> Any:  # noqa: ANN401 - JSON data
 
 @cache
 def _reader(kind: Any) -> Reader:  # noqa: ANN401 - a union is not an instance of `type`
-    """Return the function that reads data of a type."""
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is object:
         return lambda value: value

@@ -265,7 +265,6 @@ class _Merger:
         return low
 
     def drop(self, folders: Sequence[str]) -> None:
-        """Drop all entries of some directories."""
         if not folders:
             return
         removed = {encode(f.rstrip("/")) for f in folders}
@@ -324,7 +323,6 @@ class _Merger:
         return [r for i, r in enumerate(records, start) if i not in self._dropped]
 
     def render(self, records: list[Record]) -> bytes:
-        """Return the content of a file with the records."""
         from _struct import pack
 
         cache = self._cache

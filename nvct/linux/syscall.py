@@ -90,7 +90,6 @@ def _builtin() -> Backend:
 
 
 def _through_libc() -> Backend:
-    """Build the `_ctypes` backend."""
     import _ctypes
 
     simple: Any = _ctypes._SimpleCData  # noqa: SLF001 - its public name is in `ctypes`

@@ -44,7 +44,6 @@ class _Board(NamedTuple):
 
     @property
     def nodes(self) -> NodeSearch:
-        """Return a search for the board's nodes."""
         return NodeSearch(self.roots, self.options.stat_node, self.findings)
 
 
