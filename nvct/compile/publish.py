@@ -236,7 +236,7 @@ def _check_hook(path: str, say: Callable[[str], None], *, is_named: bool) -> Non
     if os.access(path, os.X_OK):
         if not is_named and live_host.is_in_checkout(path):
             advice = "install a package, or name another by --nvidia-cdi-hook-path"
-            say(f"warning: {path} is in a checkout, which the spec then needs: {advice}")
+            say(f"warning: {path} is in a checkout, which must stay for the spec: {advice}")
     elif is_named:
         say(f"warning: {path} is not a program here: containers fail on a host without it")
     else:

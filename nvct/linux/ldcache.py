@@ -244,7 +244,7 @@ class _Merger:
         self._offsets: dict[bytes, int] = {}
 
     def _key(self, index: int) -> tuple[int, ...]:
-        offset = self._cache.records[index][1]  # many records may share a long name
+        offset = self._cache.records[index][1]  # many records can share a long name
         key = self._keys.get(offset)
         if key is None:
             name = self._cache.raw(offset)

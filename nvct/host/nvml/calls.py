@@ -224,7 +224,7 @@ class Reading:
         if math.isfinite(value):
             self.values[name] = value
         else:
-            self.refuse((name,), f"NVML says {value}")
+            self.refuse((name,), f"NVML returns {value}")
 
     def number(self, name: str, function: str, *arguments: object) -> None:
         """Add the value that a function of NVML returns."""

@@ -30,7 +30,7 @@ CALL_LIMIT = "limit_s"
 """An argument of every request: after how many seconds the session ends the worker."""
 HANG = "NVML does not answer"  # the start of an error's message about NVML that hangs
 WORKER_AWAY = "NVML's worker (container nvml-worker)"
-"""The start of an error's message about the agent's worker, which says nothing about NVML."""
+"""The start of an error's message about the agent's worker; NVML is then in an unknown state."""
 REPLACED = "the driver is being replaced"  # the start of the reason not to use the driver now
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 

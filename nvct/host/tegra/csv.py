@@ -83,7 +83,7 @@ def read(roots: Roots, options: DiscoveryOptions, findings: Findings) -> list[En
 def parse(text: str, source: str, findings: Findings) -> list[Entry]:
     """Return the lines of one CSV file; a malformed line is skipped with a note."""
     entries = []
-    # Only newlines end a line: a path may contain the other separators of str.splitlines().
+    # Only newlines end a line: a path can contain the other separators of str.splitlines().
     for number, line in enumerate(text.split("\n"), 1):
         kind, _, path = (part.strip() for part in line.partition(","))
         if kind in KINDS and path and "\0" not in path:
