@@ -31,7 +31,7 @@ LIMIT_S = 0.8
 """A GPU that has not answered this long after another one hangs. An answer takes 1 ms."""
 FIRST_S = 10.0  # the same if a GPU has never answered: one that nothing uses takes 3 s to start
 MARGIN_S = 0.5  # between the answers and the session's deadline
-PARTS = 8  # a wait is so many short ones: on a busy machine each takes longer, and so the whole
+PARTS = 8  # parts of a wait: on a busy machine each part takes longer, so the whole wait does
 
 
 @dataclass(slots=True)

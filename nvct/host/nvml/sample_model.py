@@ -130,7 +130,7 @@ class NvmlSamples:
     # driver_version, nvml_version: "" where NVML does not report it
     driver_version: str = ""
     nvml_version: str = ""
-    # when the watch for XIDs started, and counts of XIDs at 0: seconds since 1970; 0.0 without one
+    # when the watch for XIDs started, in seconds since 1970, with all counts at 0; 0.0 without one
     watch_start: float = 0.0
     gpus: tuple[GpuSample, ...] = ()  # those that answered, by index
     unanswered: dict[str, str] = field(default_factory=dict)  # why another is missing, by index
