@@ -170,16 +170,16 @@ def update_links(plan: LinkPlan, folder: str, kernel: Kernel) -> None:
 
     HostError if the kernel refuses a call; the links of earlier steps are made.
     """
-    path = folder
+    action, path = "make", folder
     try:
         if plan.steps and not os.path.isdir(folder):
             kernel.mkdir(folder, 0o755)
         for step in plan.steps:
-            path = step.path
+            action, path = step.action, step.path
             _do(step, folder, kernel)
     except OSError as error:
         hint = "run as root" if isinstance(error, PermissionError) else ""
-        raise HostError(f"cannot make {path}: {error.strerror}", hint=hint) from error
+        raise HostError(f"cannot {action} {path}: {error.strerror}", hint=hint) from error
 
 
 def _do(step: LinkStep, folder: str, kernel: Kernel) -> None:
