@@ -35,10 +35,10 @@ class NvctError(Exception):
     """An error with a message and a hint.
 
     Attributes:
-        message: starts in lower case, without full stop, with the value and the path.
+        message: in lower case, without a full stop; names the value and the path.
         hint: how to correct the error, or "".
-        code: stable kebab-case reference.
-        exit_status: of the program that ends with this error.
+        code: a stable word in kebab-case, for scripts.
+        exit_status: the status of a program that ends with this error.
     """
 
     code = "error"
@@ -51,7 +51,7 @@ class NvctError(Exception):
 
 
 class OSErrorsAs:
-    """Raises an OSError of its block as an error of nvct: a text, and the system's reason."""
+    """A context manager: raises an OSError of its block as an nvct error, `text: strerror`."""
 
     __slots__ = ("_hint", "_kind", "_text")
 
@@ -164,7 +164,7 @@ class EngineConfigError(DocumentError):
 
 
 class ElfError(DocumentError):
-    """A file is not an ELF file, or damaged."""
+    """A file is not an ELF file, or is damaged."""
 
     code = "bad-elf"
 
@@ -194,13 +194,14 @@ class RuntimeNotFoundError(NvctError):
     exit_status = 127
 
 
-EXTRA = "the agent, nvct-nri and what asks a cluster need: pip install '.[agent]' in a checkout"
+EXTRA = "the agent, nvct-nri and cluster commands need it: pip install '.[agent]' in a checkout"
 
 
 def unexpected(error: Exception) -> NvctError:
     """Return an NvctError for an unexpected exception; its hint asks for a report.
 
-    Packages install nvct without the libraries of the extra `agent`.
+    A missing module is a HostError: packages install nvct without the libraries of the extra
+    `agent`.
     """
     if isinstance(error, ModuleNotFoundError) and f"{error.name}".partition(".")[0] not in (
         "nvct",
@@ -216,7 +217,7 @@ def unexpected(error: Exception) -> NvctError:
 
 
 def to_dict(error: NvctError) -> dict[str, str]:
-    """Return an error as strings, for another process."""
+    """Return an error as strings, from which another process makes it again by `from_dict`."""
     return {
         "class": type(error).__name__,
         "message": error.message,
@@ -226,7 +227,7 @@ def to_dict(error: NvctError) -> dict[str, str]:
 
 
 def from_dict(members: object) -> NvctError:
-    """Return the error of a result of `to_dict`; of class NvctError if its class is unknown."""
+    """Return the error that `to_dict` was given; an NvctError if its class is unknown."""
     if not isinstance(members, dict):
         members = {}
     error_class = globals().get(str(members.get("class")))
@@ -248,8 +249,8 @@ def printable(text: str) -> str:
 def line(program: str, error: NvctError) -> str:
     """Return an error as one line for users, of at most LINE_LIMIT characters.
 
-    The form is ``program: message; hint [code]``. A long message is shortened in its middle; a
-    hint at the end of a word, and only if it takes most of the line; the code never.
+    The form is ``program: message; hint [code]``. A long message loses its middle; a hint that
+    takes most of the line loses its last words; the code stays whole.
     """
     head = f"{shortened(printable(program), 40)}: "
     code = f" [{error.code}]"
@@ -267,7 +268,7 @@ def shortened(text: str, room: int) -> str:
 
 
 def _of_words(text: str, room: int) -> str:
-    """Return the first words of a text that fit; a word that is too long loses its middle."""
+    """Return the first words of a text that fit into `room`; one long word loses its middle."""
     if len(text) <= room:
         return text
     words, _, _ = text[: room - 3].rpartition(" ")

@@ -12,14 +12,14 @@ CONFIG_FILE = "/etc/nvidia-container-runtime/config.toml"
 CONFIG_NAME = "nvidia-container-runtime/config.toml"
 CONFIG_ENV = "NVIDIA_CTK_CONFIG_FILE_PATH"
 OWN_CONFIG_ENV = "NVCT_CONFIG_FILE_PATH"
-"""For `nvidia-container-cli configure`, whose variables NVIDIA_* may come from an image."""
+"""Only for `nvidia-container-cli configure`: its NVIDIA_* variables can come from an image."""
 
 RUN_DIR = "/run/nvct"
 RUN_DIR_ENV = "NVCT_RUN_DIR"
 AGENT_DIR = "/run/nvct-agent"
-"""Of the agent. Not in RUN_DIR: its container must not write the plans that the shim trusts."""
-NRI_DIR = "/run/nvct-nri"  # Of the NRI plugin: who has which GPU, and its part of `nvct log`
-LEASE_DIR = "/run/nvct_leases"  # Of `nvct.container.leases`: every user can make files there
+"""The agent's folder, outside RUN_DIR: the agent must not write the plans that the shim trusts."""
+NRI_DIR = "/run/nvct-nri"  # The NRI plugin's: who has which GPU, and its part of `nvct log`
+LEASE_DIR = "/run/nvct_leases"  # For `nvct.container.leases`: every user can make files there
 CONFIG_CACHE = "config.json"
 LAUNCHER_CONF = "launcher.conf"
 PLAN_SUFFIX = ".plan"
@@ -45,13 +45,13 @@ SHIM_PROGRAM = "nvidia-container-runtime"
 SHIM_PROGRAMS = (SHIM_PROGRAM, f"{SHIM_PROGRAM}.cdi", f"{SHIM_PROGRAM}.legacy")
 RUNTIME_HOOK_PROGRAM = "nvidia-container-runtime-hook"
 RUNTIME_HOOK_ALIAS = "nvidia-container-toolkit"
-"""The older name of the same program; packages install both."""
+"""The older name of RUNTIME_HOOK_PROGRAM; packages install both."""
 CTK_PROGRAM = "nvidia-ctk"
 CONTAINER_CLI_PROGRAM = "nvidia-container-cli"
 
 TRUE = ("1", "t", "T", "true", "True", "TRUE")
 FALSE = ("0", "f", "F", "false", "False", "FALSE")
-"""The words for booleans that strconv.ParseBool of Go accepts."""
+"""TRUE and FALSE are the words that Go's strconv.ParseBool accepts."""
 
 DEFAULT_PATH_DIRS = (
     "/usr/local/sbin",

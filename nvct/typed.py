@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frozen dataclasses from JSON data and back, strictly: the types of their fields are the schema.
+"""Reads frozen dataclasses from JSON data, strictly, and writes them: field types are the schema.
 
 An object has exactly the fields of its class. No value is converted: neither true nor 1.0 is an
 integer; an integer is a number. Types: bool, int, float, str, None, object (any JSON data),
-Literal, unions, tuples, NamedTuples (lists), dictionaries by texts, dataclasses. What types cannot
-say, `__post_init__` of a dataclass checks, and raises ValueError.
+Literal, unions, tuples, NamedTuples (lists), dictionaries with string keys, dataclasses. For rules
+that types cannot express, a dataclass has a `__post_init__` that raises ValueError.
 
-Contract: data of a program with fewer rights is read with this. It raises MalformedError and
-nothing else. The caller limits bytes and depth of the data first.
+Contract: the data can come from a program with fewer rights: it causes MalformedError and no other
+error. The caller first limits the data's bytes and depth.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SHOWN = 40  # Characters of a key that a message shows
 
 
 class MalformedError(ValueError):
-    """Data is not that of a type; the text says where, and why."""
+    """Data does not fit its type; the message says where, and why."""
 
 
 class _WrongError(Exception):
-    """What is wrong, while the path to it is put together from its end."""
+    """A reason; while it is raised through the readers, `path` grows at its front."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -48,15 +48,10 @@ class _WrongError(Exception):
 
 
 def load(kind: type[T], value: object, name: str = "a value") -> T:
-    """Return JSON data as an object of a type.
+    """Return JSON data (`value`, from `json`) as an object of type `kind`.
 
-    MalformedError if the data is not that of the type; TypeError if the type is not one that this
-    module knows.
-
-    Args:
-        kind: the type.
-        value: of `json`.
-        name: of the data, for messages.
+    MalformedError if the data does not fit the type: the message calls the data `name`. TypeError
+    if this module cannot read the type.
     """
     try:
         loaded: T = _reader(kind)(value)  # type: ignore[arg-type]  # a type is hashable
@@ -66,19 +61,18 @@ def load(kind: type[T], value: object, name: str = "a value") -> T:
 
 
 def dump(value: object) -> Any:  # noqa: ANN401 - JSON data
-    """Return an object as JSON data, from which `load` makes an equal one."""
+    """Return an object as JSON data, from which `load` makes an equal object."""
     if is_dataclass(value) and not isinstance(value, type):
         return {each.name: dump(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Mapping):
         return {key: dump(member) for key, member in value.items()}
     if isinstance(value, (tuple, list)):
         return [dump(member) for member in value]
-    return str(value) if isinstance(value, str) else value  # also of a subclass
+    return str(value) if isinstance(value, str) else value  # a subclass of str, too
 
 
 @cache
-def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types are not all of class type
-    """Return the function that reads data of a type."""
+def _reader(kind: Any) -> Reader:  # noqa: ANN401 - a union is not an instance of `type`
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is object:
         return lambda value: value
@@ -102,7 +96,7 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types are not all of class t
     if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         readers = tuple(_reader(hint) for hint in get_type_hints(kind).values())
         return partial(_row, lambda values: kind(*values), readers)
-    raise TypeError(f"{kind} is no type of JSON data")
+    raise TypeError(f"{kind} is not a type of JSON data")
 
 
 def _scalar(kinds: tuple[type, ...], name: str, value: Any) -> Any:  # noqa: ANN401
@@ -117,7 +111,7 @@ def _literal(values: tuple[Any, ...], value: Any) -> Any:  # noqa: ANN401
     for each in values:
         if type(each) is type(value) and each == value:
             return each
-    raise _WrongError(f"it is none of {', '.join(map(repr, values))}")
+    raise _WrongError(f"it is not one of {', '.join(map(repr, values))}")
 
 
 def _union(readers: tuple[Reader, ...], value: Any) -> Any:  # noqa: ANN401
@@ -127,7 +121,7 @@ def _union(readers: tuple[Reader, ...], value: Any) -> Any:  # noqa: ANN401
             return reader(value)
         except _WrongError as error:
             errors.append(error)
-    raise max(errors, key=lambda error: len(error.path))  # the one that fitted best
+    raise max(errors, key=lambda error: len(error.path))  # of the type that fits best
 
 
 def _sequence(reader: Reader, value: Any) -> Any:  # noqa: ANN401

@@ -3,7 +3,7 @@
 
 __version__ = "0.1.0"
 TOOLKIT_VERSION = "1.20.0"
-"""The nvidia-container-toolkit that this one stands in for: scripts compare it as a floor."""
+"""The version of nvidia-container-toolkit that nvct replaces: scripts require a least version."""
 
 
 def text(program: str) -> str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cold: config.toml, inventory and specifications -> what the hot side reads."""
+"""Cold: compiles config.toml, the inventory and specifications into files for the hot side."""

@@ -26,13 +26,13 @@ def answer(args: list[str]) -> dict[str, object]:
         case [refresh.OWN | refresh.OWN_CSV_ALL | refresh.OWN_NONE as which, path, run_dir]:
             return dict(refresh.own_plan(path, run_dir, which))
         case ["properties", path, run_dir]:
-            from nvct.compile import mode_plans as extras
+            from nvct.compile import mode_plans
 
-            return dict(extras.properties_plan(path, run_dir))
+            return dict(mode_plans.properties_plan(path, run_dir))
         case [word, path, run_dir] if word.startswith("mode-"):
-            from nvct.compile import mode_plans as extras
+            from nvct.compile import mode_plans
 
-            return dict(extras.mode_plan(word.removeprefix(extras.PREFIX), path, run_dir))
+            return dict(mode_plans.mode_plan(word.removeprefix(mode_plans.PREFIX), path, run_dir))
     raise UsageError(f"nvct.compile does not know {' '.join(args)!r}")
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discovery on the host that config.toml describes.
 
-Cold, and separate from `refresh`: writing a spec needs no YAML parser.
+Cold. Separate from `refresh`, which needs a YAML parser: writing a spec does not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEYS = {
 
 @contextmanager
 def hints_name_keys() -> Iterator[None]:
-    """Let hints name keys of config.toml: the runtime and the hook have no options."""
+    """Make hints name keys of config.toml, because the runtime and the hook have no options."""
     try:
         yield
     except NvctError as error:
@@ -57,7 +57,7 @@ def roots_of(settings: Config) -> Roots:
 
 
 def stat_node(settings: Config) -> nodes.StatNode:
-    """Return the stat function of device nodes; some trees have plain files as nodes."""
+    """Return the function that reads a device node, in some trees from a plain file."""
     return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else device_nodes.node
 
 
@@ -94,9 +94,9 @@ def discover_or_view(
     elsewhere: bool = False,
     may_build: bool = True,
 ) -> Inventory:
-    """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
+    """Return the inventory as `discover`, or after an upgrade that of the loaded driver's view.
 
-    If options name the files' directories, which are `elsewhere`, no view is used.
+    No view is used if the options name another place for the driver (`elsewhere`).
     """
     roots = roots_of(settings)
     options = _named(settings, roots, options)
@@ -120,11 +120,10 @@ def own_mode(settings: Config) -> str:
 
 
 def without_csv(settings: Config, error: HostError) -> Inventory:
-    """Return the inventory of mode csv without JetPack's lists: one GPU, which has no nodes.
+    """Return the inventory of mode csv without JetPack's CSV files: one GPU, which has no nodes.
 
     As with nvidia-container-toolkit v1.20, containers start on a machine that is not a Tegra; here
-    a warning tells why they have no GPU. Raises HostError if this is a Tegra, and its lists are
-    missing.
+    a warning says why they have no GPU. Raises `error` if this is a Tegra.
     """
     from nvct.host import procfs
     from nvct.host.model import Inventory, NamedDevice
@@ -137,7 +136,7 @@ def without_csv(settings: Config, error: HostError) -> Inventory:
         driver_version=procfs.driver_version(roots),
         mode="csv",
         devices=(NamedDevice(name="0", nodes=()),),
-        warnings=(f"no GPU in mode csv, as this is no Tegra: {error.message}",),
+        warnings=(f"no GPU in mode csv, because this is not a Tegra: {error.message}",),
     )
 
 
@@ -159,7 +158,7 @@ def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
 def own_fingerprints(
     settings: Config, options: DiscoveryOptions, mode: str
 ) -> list[fingerprints.Fingerprint]:
-    """Return fingerprints of what procfs does not show: CSV lists, WSL's driver.
+    """Return fingerprints of files that procfs does not show: JetPack's CSV files, WSL's driver.
 
     Take them before the discovery whose inventory they belong to.
     """
@@ -185,7 +184,7 @@ def own_fingerprints(
 
 
 def hook_path(settings: Config) -> str:
-    """Return the hook program of generated specs: configured, beside this interpreter, on PATH."""
+    """Return the path of the hook program: as configured, else beside Python, else on PATH."""
     if settings.hook_path != paths.HOOK_PATH:
         return settings.hook_path
     beside = os.path.join(os.path.dirname(sys.executable), paths.HOOK_PROGRAM)

@@ -38,7 +38,7 @@ MIG = "mig"
 MIG_KIND = "nvidia.com/mig"
 IMEX_KIND = "nvidia.com/imex-channel"
 MIG_CAPABILITIES = ("config", "monitor")
-# The files in /dev that may change without a change in /proc/devices.
+# The entries of /dev that can change without a change in /proc/devices.
 WATCHED: dict[str, tuple[str, str]] = {
     "gds": ("prefix", "nvidia-fs"),
     "gdrcopy": ("node", "gdrdrv"),
@@ -72,12 +72,12 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
         )
         facts += driver
         spec = _mig_spec(settings, roots, inventory, problems)
-        # If no GPU is left, the plan of the GPUs cannot be made: an error of its own.
+        # Without a usable GPU, the plan of GPUs cannot be made, which is another error.
         usable = [gpu for gpu in inventory.gpus if gpu.mig or not gpu.mig_enabled]
         host_values["others"] = str(len(usable) or "")
     else:
         options = generate.Options(
-            all_device=mode != "imex",  # there may be thousands of channels; nobody asks for all
+            all_device=mode != "imex",  # there can be thousands of channels; nobody asks for all
             gid_groups=not settings.no_additional_gids,
             node_numbers=settings.plain_nodes,
         )
@@ -94,7 +94,7 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
 def _mode_spec(
     mode: str, settings: Config, roots: Roots, options: generate.Options, values: dict[str, str]
 ) -> Spec:
-    """Return the spec of a mode; for IMEX, also store the major number of all channels."""
+    """Return the spec of a mode; for IMEX, also put the major of all channels into `values`."""
     if mode == "imex" and feature_modes.FOLDER in procfs.majors(roots):
         values["major"] = str(procfs.majors(roots)[feature_modes.FOLDER])
     try:
@@ -102,7 +102,7 @@ def _mode_spec(
     except HostError:
         if "major" not in values:
             raise
-    # Channels need no node on the host: a permitted container gets a node of that number.
+    # A channel needs no node on the host: a permitted container gets a node with that major.
     spec = {"cdiVersion": "0.5.0", "kind": IMEX_KIND, "devices": [], "containerEdits": {}}
     return cast("Spec", spec)
 
@@ -110,10 +110,10 @@ def _mode_spec(
 def rebuild(
     config_path: str, run_dir: str
 ) -> Iterator[tuple[str, model.Plan | None, NvctError | None]]:
-    """Compile the stored plans again, except the registry's and the usual own plan.
+    """Compile the stored plans again, except the plan of CDI folders and the usual own plan.
 
-    Yields each plan's word with the plan, or with the error if the host no longer has its devices;
-    the stored plan is removed then.
+    Yields each plan's word with the plan, or with the error if the host no longer has its devices:
+    then the stored plan is removed.
     """
     words = [*(f"{PREFIX}{mode}" for mode in WATCHED), PROPERTIES]
     words += [refresh.OWN_CSV_ALL, refresh.OWN_NONE]
@@ -151,9 +151,9 @@ def _fingerprints(mode: str, roots: Roots) -> list[fingerprints.Fingerprint]:
 
 
 def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: list[str]) -> Spec:
-    """Return the MIG capabilities, and the GPUs in MIG mode with all their MIG devices.
+    """Return a spec of the MIG capabilities, and of GPUs in MIG mode with all their MIG devices.
 
-    As libnvidia-container's options --mig-config and --mig-monitor.
+    It does what libnvidia-container's options --mig-config and --mig-monitor do.
     """
     search = nodes.NodeSearch(roots, live_host.stat_node(settings), Findings())
     devices: list[dict[str, object]] = []
@@ -199,11 +199,11 @@ def _capability_node(search: nodes.NodeSearch, name: str) -> DeviceNode | None:
 
 @live_host.hints_name_keys()
 def properties_plan(config_path: str, run_dir: str) -> model.Plan:
-    """Compile and store the plan of brand and architecture of the GPUs, by each of their names.
+    """Compile and store the plan of GPU properties, such as brand and architecture, by name.
 
-    A property that NVML does not report is omitted. A failure of NVML is a problem of the plan.
-    Raises DriverNotFoundError if no driver is installed or loaded, and ConfigError if config.toml
-    is invalid.
+    A property that NVML does not report is omitted. If NVML fails, the plan has its error as a
+    problem. Raises DriverNotFoundError if no driver is installed or loaded, and ConfigError if
+    config.toml is invalid.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
@@ -230,7 +230,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
 def by_name(
     inventory: Inventory, properties: Mapping[str, GpuProperties]
 ) -> dict[str, GpuProperties]:
-    """Return properties of GPUs by each name of a device in a plan; a MIG device has its GPU's."""
+    """Return properties by each name of a device in a plan; a MIG device has those of its GPU."""
     named: dict[str, GpuProperties] = {}
     for gpu in inventory.gpus:
         if gpu.uuid in properties:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiler of plans: CDI specs, of any vendor, and this host's inventory to OCI fragments.
+"""The compiler of plans: makes OCI fragments from CDI specs, and from this host's inventory.
 
 Cold. `nvct.container.plan.model` describes the result. A spec that no longer fits the host is
 compiled too, with the reason to refuse it: a create that needs the spec fails with that reason.
-nvct's own plan is in parts, one per capability: a create combines those that are asked for.
+nvct's own plan has a part for each capability: a create combines the parts that are asked for.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from nvct.host.model import DriverFile, Inventory
 from nvct.host.roots import Roots
 
 Compile: TypeAlias = "Callable[[], tuple[model.Edits, str]]"
-"""Returns compiled edits, and a text that only equal ones have. Raises NvctError."""
+"""Returns compiled edits, and a text that only equal edits have. Raises NvctError."""
 
 
 class Part(NamedTuple):
-    """Edits of a container, with work and linker entries."""
+    """Edits of a container, with the hook's work and the entries of ld.so.cache."""
 
-    edits: ContainerEdits  # of a spec; in nvct's own plan without its hook
+    edits: ContainerEdits  # in nvct's own plan without the hook
     work: model.Work | None = None
     cache: Sequence[list[str]] = ()
 
@@ -49,8 +49,8 @@ class Own(NamedTuple):
     """The input of nvct's own plan."""
 
     kind: str
-    # parts by capability: key "" has the part of every container, each other key the part that its
-    # capability adds
+    # parts by capability: key "" has the part that every container gets, each other key the part
+    # that its capability adds
     common: Mapping[str, Part]
     # names of a device, and the device's parts by capability
     devices: Sequence[tuple[Sequence[str], Mapping[str, Part]]]
@@ -58,10 +58,10 @@ class Own(NamedTuple):
 
 
 class Known:
-    """The compiled edits of devices of specs, for whoever compiles again what has not changed.
+    """A cache of the compiled edits of devices, for a caller that compiles the same specs again.
 
-    A device is known by its object: whoever reads a file again gets another one. Those that the
-    last compilation did not need are forgotten.
+    The key is the device's object: a file that is read again has new ones. Edits that the last
+    compilation did not use are dropped.
     """
 
     __slots__ = ("_former", "_made")
@@ -75,7 +75,7 @@ class Known:
         self._former, self._made = self._made, {}
 
     def edits(self, device: Device, source: str) -> tuple[model.Edits, str]:
-        """Return a device's edits, and a text that only equal ones have. Raises NvctError."""
+        """Return a device's edits, and a text that only equal edits have. Raises NvctError."""
         known = self._former.get(id(device))
         if known is None or known[0] is not device:
             compiled = fragments(device.get("containerEdits") or {}, source)
@@ -106,10 +106,9 @@ def compile_registry(
     sees_files: bool = True,
     known: Known | None = None,
 ) -> model.Plan:
-    """Compile the specs of the CDI folders, with fingerprints from before they were read.
+    """Compile the specs of the CDI folders.
 
-    Unless `sees_files`, mount sources and hooks count as there. `known` has what was compiled
-    before.
+    Unless `sees_files`, mount sources and hook programs are assumed to exist. `known` is a cache.
     """
     known = known or Known()
     known.begin()
@@ -125,7 +124,7 @@ def compile_registry(
         parts = _alone(device.get("containerEdits"))
         job.add_device([name], parts, numbers[path], partial(known.edits, device, path))
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
-    # A kind is listed even if all its names conflict: no other source may answer for it.
+    # A kind is listed even if all its names conflict: then no other source must answer for it.
     plan["kinds"] = sorted({n.partition("=")[0] for n in (*plan["devices"], *plan["conflicts"])})
     return plan
 
@@ -158,16 +157,14 @@ def _alone(edits: ContainerEdits | None) -> dict[str, Part]:
 
 
 class _Compilation:
-    """A plan in the making. Unless it `sees_files`, mount sources and hooks count as there."""
+    """A plan that is being made; `sees_files` as in `compile_registry`."""
 
     def __init__(self, config: str, roots: Roots | None, *, sees_files: bool = True) -> None:
         self.plan = empty(config)
         self._roots = roots or Roots()
         self._sees_files = sees_files
         self._nodes: dict[str, fingerprints.Fingerprint] = {}  # by path
-        self._numbers: dict[
-            str, int
-        ] = {}  # of the plan's edits, by the text that tells them apart
+        self._numbers: dict[str, int] = {}  # of the plan's edits, by their text
 
     def add_spec(self, path: str, parts: Mapping[str, Part]) -> None:
         """Compile a spec's common edits, and check whether the spec still fits the host."""
@@ -181,7 +178,7 @@ class _Compilation:
     def add_device(
         self, names: Sequence[str], parts: Mapping[str, Part], spec: int, compile_: Compile
     ) -> None:
-        """Add a device of a spec; devices with equal edits share them: none is applied twice."""
+        """Add a device of a spec; equal edits are stored once, and a create applies them once."""
         edits = self.plan["edits"]
         nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
         paths = dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes)
@@ -201,9 +198,9 @@ class _Compilation:
         self.plan["devices"].update(dict.fromkeys(names, entry))
 
     def edits(self, parts: Mapping[str, Part], source: str) -> tuple[model.Edits, str]:
-        """Return compiled edits with compiled parts, and a text that only equal ones have.
+        """Return the compiled edits of some parts, and a text that only equal edits have.
 
-        If there is only the part "", its hook is an OCI hook for every container: a Tegra's lists
+        If "" is the only part, its hook is an OCI hook for every container: a Tegra's CSV files
         name whole directories, and only the hook sees the libraries in them. Raises NvctError.
         """
         compiled = {name: fragments(part.edits, source) for name, part in parts.items()}
@@ -221,7 +218,7 @@ class _Compilation:
         return base, json.dumps(base)
 
     def _missing(self, parts: Mapping[str, Part]) -> str:
-        """Return why a file that parts need is not usable, "" if they have all."""
+        """Return why a file that parts need is not usable, "" if all are."""
         if not self._sees_files:
             return ""
         for part in parts.values():
@@ -241,7 +238,7 @@ class _Compilation:
 
 
 def _attempt(source: str, compile_: Compile) -> tuple[model.Edits, str, str]:
-    """Return compiled edits, their text, and "" or why there are none."""
+    """Return compiled edits, their text and ""; no edits and the reason if compiling fails."""
     try:
         return (*compile_(), "")
     except NvctError as error:
@@ -271,10 +268,9 @@ def _drift(parts: Mapping[str, Part], roots: Roots, taken: list[fingerprints.Fin
 
 
 def in_parts(inventory: Inventory, options: Options) -> Own:
-    """Return the edits by capability: key "" has those of every container.
+    """Return the input of nvct's own plan, in parts by capability.
 
-    Each other key has the edits that its capability adds. Raises UsageError, UnknownDeviceError or
-    HostError as `generate`.
+    Raises UsageError, UnknownDeviceError or HostError as `generate`.
     """
     job = generate.prepare(inventory, options)
     return Own(
@@ -298,7 +294,7 @@ def _joined(injections: tuple[Injection, ...]) -> Injection:
 
 
 def _parts(job: Job, content: Injection, *, is_common: bool) -> dict[str, Part]:
-    """Return the parts of the capabilities that have any entry; "" is always included."""
+    """Return the parts by capability; a capability without entries has none, "" always has one."""
     nodes = capabilities.nodes_by_capability(content.nodes)
     files = capabilities.files_by_capability(content.files)
     default_files = capabilities.files_of(content.files, capabilities.DEFAULT)
@@ -337,7 +333,7 @@ def linker_entries(files: Iterable[DriverFile], work: model.Work) -> list[list[s
 
     By these entries of ld.so.cache a container's dynamic linker finds the driver's libraries. The
     names are those that the hook computes in a container (nvct.container.rootfs.libraries): the
-    SONAME, and `libX.so` if `work` makes such a link. Computed in advance, they save a read of the
+    SONAME, and `libX.so` if `work` makes such a link. With them, the hook does not read the
     mounted files.
     """
     links: dict[str, dict[str, str]] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the CDI specification of this host and writes it, as a request says.
+"""Makes the CDI specification of this host and writes it, as a `Request` asks.
 
 The command lines only parse options: a `Request` has their values. Contract: imports no YAML
-parser and no command line library; `say` takes each line for stderr when it is known, so that a
-warning is there even if a later step fails.
+parser and no command line library; `say` gets each line for stderr at once, so that a warning
+appears even if a later step fails.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from nvct.host.driver.config_files import NIXOS_DATA
 from nvct.host.model import Capability
 
 WITH_HOOKS = "off"
-"""The value of --no-hooks for hooks, whatever a variable or the former specification says."""
+"""The value of --no-hooks that keeps hooks, whatever a variable or the former spec says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Output):
-    """The options of `nvidia-ctk cdi generate`, under their names there."""
+    """The options of `nvidia-ctk cdi generate`, by their names."""
 
     mode: str = "auto"
     capabilities: Sequence[str] = ()
     layout: str | None = None
-    # driver_root, dev_root: as the command line names them; the settings have them, too
+    # driver_root, dev_root: None unless the command line has them; the settings have them, too
     driver_root: str | None = None
     dev_root: str | None = None
     library_search_path: Sequence[str] = ()
@@ -60,7 +60,7 @@ class Request(Output):
 
     @property
     def is_of_this_host(self) -> bool:
-        """Whether the driver is that of config.toml."""
+        """Whether the driver is where config.toml says: no option names another place."""
         return not (
             self.driver_root
             or self.dev_root
@@ -76,12 +76,12 @@ class Request(Output):
 
     @property
     def may_build(self) -> bool:
-        """Whether a view may be made."""
+        """Whether `publish` is allowed to build a view."""
         return self.staged != "plan"
 
 
 def publish(request: Request, settings: Config, say: Callable[[str], None]) -> list[str]:
-    """Discover this host and write its specifications; return what is for stdout.
+    """Discover this host and write its specifications; return the lines for stdout.
 
     Raises NvctError.
     """
@@ -130,12 +130,12 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
         is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
         _check_hook(options.hook_path, say, is_named=is_named)
     specs = generate.split(spec) if discovery_options.COHERENT in discovery.flags else {"": spec}
-    # Others than root's programs may write to a CDI folder: no link is followed there.
+    # Programs of other users than root can possibly write to a CDI folder: no link is followed.
     return write(specs, inventory, request, say, follow=not is_for_engines)
 
 
 def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
-    """Return whether a file is in a CDI folder, where it keeps the view that it names."""
+    """Return whether a file is in a CDI folder; a spec there keeps its view from being removed."""
     if output in store.STDOUT:
         return False
     folder = os.path.realpath(os.path.dirname(output) or ".")
@@ -198,7 +198,7 @@ def _options(
         warnings.append("--ldconfig-path has no effect: the hook writes ld.so.cache itself")
     ids = request.device_id or ("all",)
     if "none" in ids and not request.no_all_device:
-        warnings.append("none: no GPU is in the specification, and no device all")
+        warnings.append("none: the specification has no GPU, and no device all")
     hook_path, warning = _hook_path(request.hook, settings)
     options = generate.Options(
         vendor=request.vendor or "",
@@ -236,9 +236,9 @@ def _check_hook(path: str, say: Callable[[str], None], *, is_named: bool) -> Non
     if os.access(path, os.X_OK):
         if not is_named and live_host.is_in_checkout(path):
             advice = "install a package, or name another by --nvidia-cdi-hook-path"
-            say(f"warning: {path} is in a checkout, which the spec then needs: {advice}")
+            say(f"warning: {path} is in a checkout, which must stay for the spec: {advice}")
     elif is_named:
-        say(f"warning: {path} is no program here: containers fail where it does not exist")
+        say(f"warning: {path} is not a program here: containers fail on a host without it")
     else:
         raise HostError(
             f"the hook {path} is not installed",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI spec for engines: ownership of the file, and its removal.
+"""The CDI spec for engines: which files it can replace, and its removal.
 
 Cold. A spec is replaced or removed only if it describes this host's NVIDIA devices: made by nvct,
 or by another generator for the same kind. Any other file of that name is not changed.
@@ -25,7 +25,7 @@ from nvct.host.roots import join
 from nvct.linux.files import read_bytes
 from nvct.paths import GPU_KIND
 
-# The rest of a spec whose generator was killed, or found the disk full, during a write in place.
+# The start of a spec whose generator was killed, or found the disk full, while it wrote in place.
 BEGINS = re.compile(
     rb'\s*\Z|.*?^[\s{]*["\']?kind["\']?:\s*["\']?nvidia\.com/gpu\b', re.MULTILINE | re.DOTALL
 )
@@ -34,27 +34,27 @@ CHOICES = {
     "no-hooks": ("NVIDIA_CTK_CDI_GENERATE_NO_HOOKS", WITH_HOOKS),
     "allow-builds": ("NVIDIA_CTK_CDI_GENERATE_ALLOW_BUILDS", "false"),
 }
-"""The options that hold until others are chosen: the variable and the default of each."""
+"""The variable and the default of each option that stays in force until it is set again."""
 HEAD = 1 << 16  # bytes
 NODES = ("nvidia", "nvidia-caps/")
 """How paths of nodes begin, below /dev."""
 REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-"""What nvidia-cdi-refresh.service sets for `nvct publish`."""
+"""The variables that nvidia-cdi-refresh.service sets for `nvct publish`."""
 
 
 def choices_of_service(path: str) -> dict[str, str]:
-    """Return the CHOICES that the service's variables make, by option.
+    """Return the values of CHOICES that the service's variables set, by option.
 
-    A call by hand, or by doctor --fix, publishes what the service does. Raises HostError if the
-    file is there and cannot be read.
+    So a call by hand, or by doctor --fix, publishes the same spec as the service. Raises HostError
+    if the file exists and cannot be read.
     """
     values = variables_of_service(path)
-    found = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
-    return {option: value for option, value in found.items() if value}
+    choices = {option: values.get(variable, "") for option, (variable, _) in CHOICES.items()}
+    return {option: value for option, value in choices.items() if value}
 
 
 def variables_of_service(path: str) -> dict[str, str]:
-    """Return the variables in the service's file, {} without one; HostError if it is closed."""
+    """Return the variables in the service's file, {} if absent; HostError if unreadable."""
     try:
         lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
     except FileNotFoundError:
@@ -66,7 +66,7 @@ def variables_of_service(path: str) -> dict[str, str]:
 
 
 def options_of_file(path: str) -> dict[str, str]:
-    """Return the options that a specification of nvct's was made with, by name."""
+    """Return by name the options with which nvct made a specification; {} for other files."""
     try:
         spec = load.load_file(path)
         origin = provenance.read(spec, path)
@@ -84,7 +84,7 @@ def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
     """Return fingerprints that change with the driver, its nodes, MIG devices and config.toml.
 
     They cover what the units watch and a specification depends on. A path unit loses changes while
-    its service runs (systemd 252 and 259 did), so `nvct publish` compares before and after.
+    its service runs (systemd 252 and 259 did), so `nvct publish` takes them before and after.
     """
     roots, now = live_host.roots_of(settings), time.time_ns()
     files = [settings.path or path_from(os.environ), f"{roots.etc}/ld.so.cache"]
@@ -96,7 +96,7 @@ def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
 
 
 def check_replaceable(path: str) -> None:
-    """Refuse to replace a file that is no spec of this host's NVIDIA devices: HostError."""
+    """Raise HostError if a file exists that is not a spec of this host's NVIDIA devices."""
     if not os.path.lexists(path):
         return
     try:
@@ -104,18 +104,20 @@ def check_replaceable(path: str) -> None:
     except DocumentError as error:
         if _is_partial_spec(path):
             return
-        raise _refusal(path, "no CDI specification") from error
+        raise _refusal(path, "not a CDI specification") from error
     if spec["kind"] != GPU_KIND and provenance.read(spec, path) is None:
         raise _refusal(path, f"another generator's specification of {spec['kind']}")
 
 
 def output_path(output: str) -> str:
-    """Return the path of a spec, with .yaml if engines read no such extension.
+    """Return the path of a spec, with .yaml added if engines do not read files of its extension.
 
     Raises UsageError.
     """
     if not os.path.basename(output) or os.path.isdir(output):
-        raise UsageError(f"{output!r} names no file", hint="such as /var/run/cdi/nvidia.yaml")
+        raise UsageError(
+            f"{output!r} does not name a file", hint="such as /var/run/cdi/nvidia.yaml"
+        )
     ending = os.path.splitext(output)[1]
     return output if ending in load.EXTENSIONS else f"{output}.yaml"
 
@@ -141,7 +143,7 @@ def _refusal(path: str, description: str) -> HostError:
 
 
 def is_of_another_generator(path: str) -> bool:
-    """Return whether another generator than nvct wrote a spec of this host's GPUs there."""
+    """Return whether a file is a spec of this host's GPUs that another generator wrote."""
     try:
         spec = load.load_file(path)
     except (DocumentError, OSError):

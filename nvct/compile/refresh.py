@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the files that the hot side reads: the configuration, the registry's and the own plan.
+"""Makes what the hot side reads: the configuration, the plan of CDI folders, nvct's own plan.
 
 Cold. The shim calls it through `cold_process`, `nvct refresh` calls it in advance. The results are
-stored in the run directory, and returned even if that is not possible. Fingerprints of a driver
-are taken without NVML, and files of procfs are compared by content: their times change without a
-reason.
+stored in the run directory if possible, and returned. Fingerprints of a driver are taken without
+NVML, and files of procfs are compared by content: their times change without a reason.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def registry_plan(config_path: str, run_dir: str) -> model.Plan:
 
     Raises ConfigError.
     """
-    # Fingerprints of files before reading, of folders before listing: a later change breaks one.
+    # Fingerprints come before files are read and folders are listed: a later change breaks one.
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
     facts += compiler.input_fingerprints(settings.spec_dirs)
@@ -65,10 +64,10 @@ def registry_plan(config_path: str, run_dir: str) -> model.Plan:
 def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     """Make nvct's own spec of this host, compile it, and store both.
 
-    The spec is in the run directory: in a CDI folder it would override an admin's. OWN has a
-    stored spec; OWN_CSV_ALL is of a Tegra, with all of JetPack's lists, for images that request
-    it; OWN_NONE is without a GPU and without NVML, for containers that request none and for hosts
-    that have none. Raises DriverNotFoundError without a driver, and ConfigError.
+    The spec is in the run directory: in a CDI folder it would override an admin's. Only OWN stores
+    the spec. OWN_CSV_ALL has all of JetPack's CSV files, for images on a Tegra that request them.
+    OWN_NONE has no GPU and does not call NVML, for containers that request no GPU and hosts that
+    have none. Raises DriverNotFoundError if there is no driver, and ConfigError.
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
@@ -133,8 +132,8 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
 def name_the_only_gpu(plan: model.Plan, inventory: Inventory) -> None:
     """Give WSL's one device the name of a GPU as well, if NVML shows exactly one GPU.
 
-    With several GPUs there is no such name: a container that requests one of them would get all,
-    as with nvidia-container-toolkit.
+    With several GPUs the device gets no such name: a container that requests one GPU would get
+    all, as with nvidia-container-toolkit.
     """
     if inventory.mode == "wsl" and inventory.devices[0].uuid:
         (kind,) = plan["kinds"]
@@ -144,9 +143,10 @@ def name_the_only_gpu(plan: model.Plan, inventory: Inventory) -> None:
 
 
 def name_otherwise(plan: model.Plan, inventory: Inventory) -> None:
-    """Add the names that no spec has: bus ids of GPUs, and UUIDs of MIG devices before R470.
+    """Add names that specs do not have: bus ids of GPUs, and UUIDs of MIG devices before R470.
 
-    libnvidia-container knows bus ids; Incus writes the old UUIDs. A GPU in MIG mode has no name.
+    libnvidia-container knows bus ids; Incus writes the old UUIDs. A GPU in MIG mode is not a
+    device of the plan, so it gets no name.
     """
     bus_ids = [gpu.bus_id for gpu in inventory.gpus]
     others = {
@@ -164,7 +164,7 @@ def name_otherwise(plan: model.Plan, inventory: Inventory) -> None:
 
 
 def _discover(settings: Config, options: DiscoveryOptions, mode: str) -> Inventory:
-    """Return the result of discovery, or a view if the disk has another driver."""
+    """Return the inventory as `discover_or_view`; also in mode csv on a host without a Tegra."""
     try:
         return live_host.discover_or_view(settings, options, mode)
     except HostError as error:
@@ -189,7 +189,7 @@ def driver_fingerprints(
 ) -> list[fingerprints.Fingerprint]:
     """Return the fingerprints that hold as long as a spec of this inventory fits the machine.
 
-    They are taken now, which may be later than the inventory; see `discover_with_fingerprints`.
+    They are taken now, possibly later than the inventory; see `discover_with_fingerprints`.
     """
     now_ns = time.time_ns() if now_ns is None else now_ns
     taken = kernel_fingerprints(roots)
@@ -202,14 +202,14 @@ def driver_fingerprints(
 
 
 def kernel_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
-    """Return the fingerprints without an inventory: loaded driver, GPUs, nodes, MIG instances."""
+    """Return fingerprints of the loaded driver, GPUs, control nodes and MIG instances."""
     taken = [
         fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
         fingerprints.take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
         fingerprints.take("text", f"{roots.proc}/devices"),
         fingerprints.take("list", f"{roots.proc}/driver/nvidia/gpus"),
     ]
-    # A control node that is made later, as nvidia-uvm's at its first use, belongs in the spec.
+    # A control node that is made later, such as nvidia-uvm at its first use, belongs in the spec.
     taken += [fingerprints.take("node", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
     for gpu in procfs.gpus(roots):
         if gpu.minor is not None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has: discovery, its options, its platforms."""
+"""Discovery of what this machine has: driver, GPUs, NVML, Tegra, WSL."""

@@ -2,7 +2,7 @@
 """Filters an inventory by driver capabilities, as NVIDIA_DRIVER_CAPABILITIES names them.
 
 Contract: pure functions. Files without a capability stay. The libraries that a library needs stay
-with it, so that every program starts. The rest is left out with a reason.
+with it, so that every program starts. All other files are left out with a reason.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ DEFAULT: frozenset[Capability] = frozenset(NAMES) - {"compat32"}
 # As libnvidia-container: CUDA's libraries decode video, and a display shows graphics.
 IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphics"}
 # An implied capability adds libraries and data, which programs load or open, but no files of these
-# kinds: a container gets those only if it requests their capability itself.
+# kinds: a container gets a program or socket only if it requests its capability by name.
 EXPLICIT_KINDS = ("binary", "socket")
 
 
 class _Request(NamedTuple):
-    """The requested capabilities, and the same with the capabilities that they imply."""
+    """The requested capabilities; `all` has also the capabilities that they imply."""
 
     named: frozenset[Capability]
     all: frozenset[Capability]
@@ -56,14 +56,14 @@ def parse(words: Iterable[str]) -> frozenset[Capability]:
     for word in requested:
         if word != "all" and word not in NAMES:
             raise UsageError(
-                f"capability {word!r} is unknown", hint=f"use all, or of {' '.join(NAMES)}"
+                f"capability {word!r} is unknown", hint=f"use all, or any of {' '.join(NAMES)}"
             )
     named = frozenset(cast("Capability", word) for word in requested if word != "all")
     return named | DEFAULT if "all" in requested or not requested else named
 
 
 def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory:
-    """Return an inventory with the files and nodes of these capabilities, or of no capability."""
+    """Return an inventory with the files and nodes that have one of these capabilities or none."""
     rule = _rule(requested)
     removed: dict[str, LeftOut] = {}
     restricted = replace(
@@ -78,7 +78,7 @@ def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory
 
 
 def check_libcuda(inventory: Inventory, requested: frozenset[Capability]) -> None:
-    """Refuse a driver without libcuda if containers are to have the capability compute.
+    """Raise HostError if compute is requested, and the driver has no libcuda.
 
     nvidia-ctk 1.17 fails as well: it searches the driver's libraries beside libcuda.
     """
@@ -95,9 +95,9 @@ def check_libcuda(inventory: Inventory, requested: frozenset[Capability]) -> Non
 def files_by_capability(
     files: Sequence[DriverFile], also: tuple[Capability, ...] = ()
 ) -> dict[Capability, tuple[DriverFile, ...]]:
-    """Return the files that each capability except compat32 adds to those under "".
+    """Return by capability, except compat32, the files that it adds to the files under "".
 
-    A file may occur under several. `also` is requested together with each of them.
+    A file can occur under several capabilities. `also` is requested together with each of them.
     """
     base = files_of(files, also)
     shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
@@ -107,12 +107,12 @@ def files_by_capability(
 
 
 def files_of(files: Sequence[DriverFile], names: Iterable[Capability]) -> tuple[DriverFile, ...]:
-    """Return the files that these capabilities need, and those that every container gets."""
+    """Return the files that these capabilities need, and the files that every container gets."""
     return _files(files, _rule(names), {})
 
 
 def nodes_by_capability(nodes: Sequence[DeviceNode]) -> dict[Capability, tuple[DeviceNode, ...]]:
-    """Return the nodes of each capability, and under "" those that every container gets."""
+    """Return the nodes of each capability, and under "" the nodes that every container gets."""
     names: tuple[Capability, ...] = ("", *NAMES)
     return {
         name: tuple(n for n in nodes if n.capability in {name, IMPLIED.get(name, name)})
@@ -176,7 +176,7 @@ def _link_names(file: DriverFile) -> list[str]:
 def _nodes(
     nodes: Sequence[DeviceNode], request: _Request, removed: dict[str, LeftOut]
 ) -> tuple[DeviceNode, ...]:
-    """Return the nodes that stay, with CUDA's nodes for video, which runs on CUDA."""
+    """Return the nodes that stay; CUDA's nodes stay for video, too, which runs on CUDA."""
     for node in nodes:
         if node.capability and node.capability not in request.all:
             reason = request.reason(node.capability)

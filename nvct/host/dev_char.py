@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links /dev/char/MAJOR:MINOR to the driver's device nodes.
 
-systemd and runc look up devices there for cgroup rules. No udev rule makes these links for the
-driver's nodes; without them, `systemctl daemon-reload` takes the GPUs away from running
+systemd and runc look up devices in /dev/char for cgroup rules. No udev rule makes these links for
+the driver's nodes; without them, `systemctl daemon-reload` takes the GPUs away from running
 containers. Contract: a link with another target, or with a number that its node no longer has, is
 corrected; udev's relative links are correct and stay.
 """
@@ -25,7 +25,7 @@ from nvct.host.roots import Roots
 from nvct.linux.files import temporary_name
 from nvct.linux.kernel import Kernel
 
-# As nvidia-container-toolkit v1.20: these nodes are no GPUs', and their modules make the links.
+# As nvidia-container-toolkit v1.20: these nodes are not GPUs, and their modules make the links.
 NOT_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 FOLDERS = ("", "nvidia-caps", "nvidia-caps-imex-channels")
 NUMBERS = re.compile(r"(\d+):(\d+)")
@@ -44,7 +44,7 @@ class LinkStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPlan:
-    """The steps by device number, and the names that are missing in /proc/devices."""
+    """The steps by device number, and the majors' names that /proc/devices lacks."""
 
     steps: tuple[LinkStep, ...]
     missing: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class LinkPlan:
 def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: bool) -> LinkPlan:
     """Compare the links that the nodes need with those in a folder.
 
-    `create_all` is also for nodes that may be made later, of every GPU and MIG instance; a GPU
-    that has no minor yet is a warning. HostError if the folder is unreadable.
+    `create_all` adds links for nodes that can be made later, of every GPU and MIG instance, and
+    warns of a GPU without a minor. HostError if the folder is unreadable.
     """
     missing: tuple[str, ...] = ()
     nodes = dict(_existing(roots))
@@ -87,13 +87,13 @@ def _existing(roots: Roots) -> Iterator[tuple[tuple[int, int], str]]:
 def _possible(
     roots: Roots, findings: Findings
 ) -> tuple[dict[tuple[int, int], str], tuple[str, ...]]:
-    """Return existing and possible nodes by number, and the names of missing majors."""
+    """Return the paths of existing and possible nodes by number, and names of missing majors."""
     nodes, missing = device_nodes.expected_nodes(roots, device_nodes.KINDS, findings)
     by_number = {(node.major, node.minor): node.path for node in nodes}
     majors = procfs.majors(roots)
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend"))
     gpus = [gpu.minor for gpu in procfs.gpus(roots) if gpu.minor is not None]
-    if not gpus:  # until a GPU is initialized, the PCI bus has their number
+    if not gpus:  # until a GPU is initialized, only the PCI bus shows how many there are
         gpus = list(range(pci.count(roots)))
     if nvidia is not None:
         by_number.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
@@ -137,7 +137,7 @@ def _step(folder: str, number: tuple[int, int], target: str, text: str | None) -
     path = _name(folder, number)
     if text is None and not os.path.lexists(path):
         return LinkStep(path=path, target=target, action="make")
-    # udev's "../nvidia0" is right, as is any link to the device; a link to a node that does not
+    # Any link to the device is right, such as udev's "../nvidia0"; a link to a node that does not
     # exist yet can only be compared by name.
     if _numbers(path) == number or (text is not None and _leads_to(folder, text) == target):
         return LinkStep(path=path, target=target, action="keep")
@@ -168,18 +168,18 @@ def _name(folder: str, number: tuple[int, int]) -> str:
 def update_links(plan: LinkPlan, folder: str, kernel: Kernel) -> None:
     """Execute a plan: make, replace and remove links; a missing folder is made.
 
-    HostError if the kernel refused a call; the links before that one are made.
+    HostError if the kernel refuses a call; the links of earlier steps are made.
     """
-    path = folder
+    action, path = "make", folder
     try:
         if plan.steps and not os.path.isdir(folder):
             kernel.mkdir(folder, 0o755)
         for step in plan.steps:
-            path = step.path
+            action, path = step.action, step.path
             _do(step, folder, kernel)
     except OSError as error:
         hint = "run as root" if isinstance(error, PermissionError) else ""
-        raise HostError(f"cannot make {path}: {error.strerror}", hint=hint) from error
+        raise HostError(f"cannot {action} {path}: {error.strerror}", hint=hint) from error
 
 
 def _do(step: LinkStep, folder: str, kernel: Kernel) -> None:
@@ -194,7 +194,7 @@ def _do(step: LinkStep, folder: str, kernel: Kernel) -> None:
 
 
 def shell_commands(step: LinkStep) -> list[str]:
-    """Return the shell commands of a step."""
+    """Return shell commands that do a step."""
     from shlex import quote
 
     if step.action in ("make", "replace"):
@@ -210,5 +210,5 @@ def describe(step: LinkStep) -> str:
     if step.action == "remove":
         return f"{step.path} removed: {step.was} has another number now"
     if step.action == "blocked":
-        return f"warning: {step.path} is no link: left as it is"
+        return f"warning: {step.path} is not a link: left as it is"
     return ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the driver's device nodes: control nodes, GPUs, and capabilities (MIG, IMEX).
 
-Contract: numbers come from the kernel's tables, permissions from the driver's parameters. An
-existing node is verified: one with wrong numbers, or another kind of file, is replaced by rename.
-`plan_nodes` changes nothing, `make_nodes` executes a plan, `shell_commands` prints a step.
-`load` loads the driver's kernel modules, those of another driver root by chroot.
+Contract: numbers come from the kernel's tables, permissions from the driver's parameters. A node
+with wrong numbers, or another kind of file in its place, is replaced by rename. `plan_nodes`
+changes nothing, `make_nodes` executes a plan, `shell_commands` describes a step. `load` loads the
+driver's kernel modules, after a chroot if the driver root is not /.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")
 
 # As nvidia-modprobe and the open kernel modules: 255 and 254 are fixed, uvm counts from 0. Before
-# driver 550.40 the major's name was nvidia-frontend; later ones also list nvidiactl and
+# driver 550.40 the major's name was nvidia-frontend; later drivers also list nvidiactl and
 # nvidia-modeset, with the same number.
 CONTROL: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("nvidiactl", 255, ("nvidiactl", "nvidia", "nvidia-frontend")),
@@ -45,7 +45,7 @@ PERMISSIONS = 0o777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Mode and owner of the driver's nodes."""
+    """Mode and owner of the driver's nodes; `modify`: whether an existing node gets them."""
 
     mode: int = 0o666
     uid: int = 0
@@ -55,7 +55,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedNode:
-    """A node as it must be; path is the host's."""
+    """A node as it must be; `path` is on the host."""
 
     path: str
     major: int
@@ -68,13 +68,13 @@ class NodeStep:
     """The action on one node."""
 
     node: ExpectedNode
-    action: Literal["make", "replace", "permissions", "keep"]  # "replace" is the file of that name
+    action: Literal["make", "replace", "permissions", "keep"]
     was: str = ""  # the existing file, in words; "" if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """The steps, and the names that are missing in /proc/devices."""
+    """The steps, and the majors' names that /proc/devices lacks."""
 
     steps: tuple[NodeStep, ...]
     missing: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ def plan_nodes(roots: Roots, kinds: Sequence[Kind], findings: Findings) -> NodeP
 def expected_nodes(
     roots: Roots, kinds: Sequence[Kind], findings: Findings
 ) -> tuple[list[ExpectedNode], tuple[str, ...]]:
-    """Return the nodes that the driver needs, by path, and the names of missing majors."""
+    """Return the nodes that the driver needs, sorted by path, and the names of missing majors."""
     majors = procfs.majors(roots)
     nodes: list[ExpectedNode] = []
     missing: dict[str, None] = {}
@@ -125,7 +125,7 @@ def _names(
             yield name, minor, names, general
     for gpu in procfs.gpus(roots) if "gpu" in kinds else ():
         if gpu.minor is None:
-            findings.warn(f"the GPU at {gpu.bus_id} has no device minor yet: no node for it")
+            findings.warn(f"the GPU at {gpu.bus_id} has no device minor yet: its node is not made")
         else:
             yield f"nvidia{gpu.minor}", gpu.minor, GPU_MAJORS, general
     for minor, permissions in capabilities(roots) if "cap" in kinds else ():
@@ -135,8 +135,8 @@ def _names(
 def capabilities(roots: Roots) -> list[tuple[int, Permissions]]:
     """Return the minors of the capabilities, with the permissions of each.
 
-    Every file below capabilities that names a minor is one: MIG's config and monitor, each
-    instance's access, fabric-imex-mgmt.
+    Each file below driver/nvidia/capabilities that has a DeviceFileMinor is a capability: MIG's
+    config and monitor, each instance's access, fabric-imex-mgmt.
     """
     by_minor = {}
     for folder, _, names in os.walk(f"{roots.proc}/driver/nvidia/capabilities"):
@@ -171,9 +171,9 @@ def _step(node: ExpectedNode) -> NodeStep:
     except OSError as error:
         raise HostError(f"cannot look at {node.path}: {error.strerror}") from error
     if stat.S_ISDIR(status.st_mode):
-        raise HostError(f"{node.path} is a directory, no device node", hint="remove it")
+        raise HostError(f"{node.path} is a directory, not a device node", hint="remove it")
     if not stat.S_ISCHR(status.st_mode):
-        kind = "a link" if stat.S_ISLNK(status.st_mode) else "no device node"
+        kind = "a link" if stat.S_ISLNK(status.st_mode) else "not a device node"
         return NodeStep(node=node, action="replace", was=kind)
     numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
     if numbers != (node.major, node.minor):
@@ -190,7 +190,7 @@ def _step(node: ExpectedNode) -> NodeStep:
 def make_nodes(plan: NodePlan, kernel: Kernel) -> None:
     """Execute a plan; missing directories of nodes are made.
 
-    HostError if the kernel refused a call; the nodes before that one are made.
+    HostError if the kernel refuses a call; the nodes of earlier steps are made.
     """
     for step in plan.steps:
         try:
@@ -204,7 +204,7 @@ def make_nodes(plan: NodePlan, kernel: Kernel) -> None:
 
 _HINTS: dict[type[OSError], str] = {
     PermissionError: "run as root",
-    FileNotFoundError: "is --dev-root there?",
+    FileNotFoundError: "does the folder of --dev-root exist?",
 }
 _VERBS = {"make": "make", "replace": "replace", "permissions": "change", "keep": "keep"}
 
@@ -225,7 +225,7 @@ def _do(step: NodeStep, kernel: Kernel) -> None:
     aside = f"{folder}/{temporary_name()}"
     kernel.mknod(aside, stat.S_IFCHR, os.makedev(node.major, node.minor))
     try:
-        # Only rename makes it visible: with its owner and mode, and without a gap.
+        # Only the rename makes the node visible: with its owner and mode, and without a gap.
         _permit(aside, node.permissions, kernel)
         kernel.rename(aside, node.path)
     except BaseException:
@@ -239,7 +239,7 @@ def _permit(path: str, permissions: Permissions, kernel: Kernel) -> None:
 
 
 def shell_commands(step: NodeStep) -> list[str]:
-    """Return the shell commands of a step."""
+    """Return shell commands that do a step."""
     from shlex import quote
 
     node, permissions = step.node, step.node.permissions
@@ -275,12 +275,12 @@ Run: TypeAlias = Callable[[Sequence[str]], tuple[int, str]]
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 OPTIONAL = ("nvidia-modeset",)
-"""A driver that is installed for computing only lacks it, and containers do not need it."""
+"""A driver installed only for computing lacks nvidia-modeset, which containers do not need."""
 MODPROBE = "/sbin/modprobe"
 
 
 def commands(driver_root: str) -> list[list[str]]:
-    """Return the commands that load the modules; a driver root has its own modprobe and files."""
+    """Return the commands that load the modules, with the modprobe of the driver root."""
     enter = [] if driver_root == "/" else ["chroot", driver_root]
     return [[*enter, MODPROBE, name] for name in MODULES]
 
@@ -296,10 +296,10 @@ def run(argv: Sequence[str]) -> tuple[int, str]:
 
 
 def load(driver_root: str, run: Run, sys_root: str = "/sys") -> list[str]:
-    """Load the modules; return a warning for each optional one that fails.
+    """Load the modules; return a warning for each optional module that cannot be loaded.
 
-    A loaded module is skipped: a host with a read-only root may have no modprobe. HostError if a
-    required module cannot be loaded.
+    A loaded module is skipped, because a host with a read-only root possibly has no modprobe.
+    HostError if a required module cannot be loaded.
     """
     warnings = []
     for argv in commands(driver_root):

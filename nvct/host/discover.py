@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discovery in mode nvml: the inventory of a machine whose GPUs are on the PCI bus.
 
-Contract: a missing driver is an error. Any other fault loses the file or device concerned and is
-a warning. A directory, the linker's cache and the headers of a library are read once. 32-bit
-libraries follow the rules of `libraries` in other directories and for another machine; only a
-container that requests compat32 by name gets them, as with nvidia-container-toolkit.
+Contract: a missing driver is an error. Any other fault is a warning, and the file or device that
+has it is left out. A directory, the linker's cache and the headers of a library are read once.
+32-bit libraries follow the rules of `libraries`, in other directories and for another machine;
+only a container that requests compat32 by name gets them, as with nvidia-container-toolkit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     search = nodes.NodeSearch(roots, options.stat_node, gpu_findings)
     found_gpus, report = gpus.find_gpus(search, nvml, coherent=coherent, unknown=unknown)
     control_nodes = nodes.control_nodes(search)
-    # Without the module, all of these warnings have one cause, which find_files has reported.
+    # If the module is not loaded, find_files has said so, and these warnings only repeat it.
     is_loaded = bool(procfs.driver_version(roots) or found_gpus or report)
     findings.add(gpu_findings if is_loaded else Findings(left_out=gpu_findings.left_out))
     cuda_version = (report.cuda_version if report else "") or cuda_version_of(version)
@@ -67,7 +67,7 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
 
 
 def sort_left_out(findings: Findings, files: Iterable[DriverFile]) -> None:
-    """Sort what containers do not get by path, without the files that they get after all."""
+    """Sort the left-out paths, and drop the paths of files that containers get after all."""
     mounted = {file.host_path for file in files}
     entries = sorted(findings.left_out.items())
     findings.left_out = {path: entry for path, entry in entries if path not in mounted}
@@ -120,7 +120,7 @@ def find_files(
 def _library_search(
     search: Search, usual_dirs: list[str], search_paths: Sequence[str], stack: ExitStack
 ) -> tuple[Search, list[str]]:
-    """Return the tree and the directories to search: the usual ones, or the search paths."""
+    """Return the search and its directories: the usual ones, or the options' search paths."""
     root = search.roots.driver_root
     if not search_paths:
         return search, usual_dirs
@@ -164,16 +164,16 @@ def _no_driver(search: Search) -> DriverNotFoundError:
 
 
 def _each_once(files: Iterable[DriverFile], findings: Findings) -> list[DriverFile]:
-    """Return files sorted by container path; of several with one container path, the first."""
+    """Return files sorted by container path; of files with the same one, only the first."""
     by_path: dict[str, DriverFile] = {}
     for file in files:
         first = by_path.setdefault(file.container_path, file)
         if first.host_path != file.host_path:
-            findings.leave_out(file.host_path, f"{first.host_path} is in its place")
+            findings.leave_out(file.host_path, f"containers get {first.host_path} in its place")
     return sorted(by_path.values(), key=lambda file: file.container_path)
 
 
-# Debian's triplets; lib32 of Arch and of Debian's bi-arch packages; /usr/lib of Fedora, openSUSE.
+# Debian's triplets; lib32: Arch and Debian's bi-arch packages; /usr/lib: Fedora and openSUSE.
 TRIPLETS = {"i386": "i386-linux-gnu", "arm": "arm-linux-gnueabihf"}
 OWN_DIRS = (
     "/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/usr/lib32", "/lib32",
@@ -221,8 +221,8 @@ def find_compat32(
     return sorted(files.values(), key=lambda file: file.container_path)
 
 
-# Libraries of images, up to ".so": an image has its own or does not use the libraries that need
-# them.
+# Names, up to ".so", of libraries that come with an image; an image without them does not use the
+# driver's libraries that need them.
 IMAGE = frozenset({
     # glibc, and the compiler's run time
     "libc", "libm", "libdl", "libpthread", "librt", "libutil", "libresolv", "libanl", "libnsl",
@@ -247,8 +247,8 @@ SHOWN = 3
 def check_dependencies(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> None:
     """Warn of each library that has a missing dependency.
 
-    A dependency must be among the files that containers get, on the host, or an image's own. One
-    with a name of the driver must be among the files that containers get.
+    A dependency is missing if containers do not get it, the host does not have it, and it does not
+    come with images. One with a name of the driver is missing if containers do not get it.
     """
     for compat in (False, True):
         group = [
@@ -289,5 +289,5 @@ def _sentence(
     verb = "is" if len(missing) == 1 else "are"
     location = f"not in {search.tree.host_root}"
     if all(_is_on_host(search, dirs, name) for name in missing):
-        location = f"in {search.tree.host_root} but not what containers get"
+        location = f"in {search.tree.host_root}, but containers do not get it"
     return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {location}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a discovery, as the commands' options set them, and its feature flags."""
+"""Options of a discovery, which commands set from their own options, and its feature flags."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from nvct.linux import device_nodes
 class DiscoveryOptions:
     """Options of a discovery."""
 
-    # the source of what procfs does not show; "auto" is the library of the driver root, None means
-    # that NVML is never called
+    # the source of facts that procfs does not show; "auto" is the library of the driver root, None
+    # means that NVML is never called
     nvml: Nvml | Literal["auto"] | None = "auto"
-    search_paths: Sequence[str] = ()  # absolute, on the host, in place of the usual
+    # absolute host directories that replace the usual ones in the search for libraries
+    search_paths: Sequence[str] = ()
     # absolute host directories that replace /etc and the XDG data directories in the search for
     # configuration files
     config_search_paths: Sequence[str] = ()
     stat_node: StatNode = device_nodes.node  # `nodes.named_nodes` where nodes are plain files
-    machine: str = ""  # of the libraries, as uname names it; this machine's if empty
+    machine: str = ""  # of the libraries, as uname prints it; this machine's if empty
     csv_files: Sequence[str] | None = None  # a Tegra's; None means JetPack's base files
     csv_ignore: Sequence[str] = ()  # patterns of the symbolic links to leave out
     csv_all: bool = False  # read every file of JetPack's folder, not only the base files
@@ -33,14 +34,13 @@ class DiscoveryOptions:
     flags: frozenset[str] = frozenset()  # of `--feature-flag`, known ones only
     compat32: bool = False  # include 32-bit libraries; nvidia-container-toolkit leaves them out
     csv_folder: str = ""  # JetPack's folder of CSV files; its usual place in /etc if empty
-    # absolute directories of the driver root that replace the XDG data directories; the usual ones
-    # if empty
+    # absolute directories in the driver root that replace the XDG data directories, unless empty
     data_dirs: Sequence[str] = ()
 
     def nvml_of(self, library: str | None) -> Nvml | None:
-        """Return the source of what procfs does not show, None if there is none.
+        """Return the source of facts that procfs does not show, None if there is none.
 
-        `library` is the host path of the driver's libnvidia-ml.so, None or "" if it has none.
+        `library` is the host path of libnvidia-ml.so, None or "" if the driver has none.
         """
         if self.nvml != "auto":
             return self.nvml
@@ -80,7 +80,7 @@ TRUTH = {"true": True, "false": False}
 def parse(words: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
     """Return the flags that are on, and a warning for each unknown word.
 
-    A flag may be written NAME=true or NAME=false. If a flag occurs twice, the last one counts.
+    A flag can be written NAME=true or NAME=false. If a flag occurs twice, the last one counts.
     """
     state: dict[str, bool] = {}
     warnings = []

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of GPUs, and what each asks for: NVML's values, and XIDs.
+"""Errors of GPUs (NVML's values, and XIDs), and the action that each asks for.
 
-The XIDs are in `xids.csv`, in lines of the administrator's own, and in two variables:
-`DP_DISABLE_HEALTHCHECKS` and `DP_ENABLE_HEALTHCHECKS` have the meaning that NVIDIA's device plugin
-documents: XIDs to be ignored, and exceptions. Its own list of ignored XIDs stays in force.
-Source of the numbers: nvml.h.
+The actions of XIDs are in `xids.csv`, in an administrator's table, and in two variables of
+NVIDIA's device plugin, with the meaning that it documents: `DP_DISABLE_HEALTHCHECKS` has XIDs to
+ignore, `DP_ENABLE_HEALTHCHECKS` has exceptions. The plugin's own list of ignored XIDs stays in
+force. Source of the numbers: nvml.h.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Action = Literal["ignore", "application", "watch", "reset", "reboot", "replace"]
 ACTIONS: tuple[Action, ...] = ("ignore", "application", "watch", "reset", "reboot", "replace")
-"""What an error asks for, by severity. From `reset` on, the device is not offered."""
+"""What an error can ask for, by severity. From `reset` on, the device is not offered."""
 SEVERE: tuple[Action, ...] = ("reset", "reboot", "replace")
 REMEDIES: dict[Action, str] = {
     "reset": "reset the GPU",
@@ -37,7 +37,7 @@ LASTING: tuple[Action, ...] = ("reboot", "replace")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """An error, and what it asks for."""
+    """An error, and the action that it asks for."""
 
     action: Action
     reason: str
@@ -49,7 +49,7 @@ class Fault:
 
 
 def worst(faults: Iterable[Fault]) -> Fault | None:
-    """Return the worst fault, the first one of equals; None if there is none."""
+    """Return the worst fault, the first one of equally bad ones; None if there is none."""
     return max(faults, key=lambda fault: fault.severity, default=None)
 
 
@@ -67,7 +67,7 @@ XID, LOST = re.compile(r"\bXID (\d+)"), "the GPU is lost"
 
 
 def xid_of(reason: str) -> int:
-    """Return the XID that a sentence about a GPU tells of, 0 if it tells of none."""
+    """Return the XID that a sentence about a GPU names, 0 if it names none."""
     found = XID.search(reason)
     return int(found[1]) if found else 0
 
@@ -78,7 +78,7 @@ def hanging(reason: str) -> str:
 
 
 def of_condition(gpu: GpuCondition) -> Iterator[Fault]:
-    """Yield the faults that NVML's values of a GPU tell of."""
+    """Yield the faults that NVML's values of a GPU show."""
     if gpu.code == GPU_IS_LOST:
         yield Fault(action="reboot", reason=f"{LOST} ({gpu.error})")
     elif gpu.error:
@@ -103,9 +103,9 @@ Rows: TypeAlias = Mapping[int, "Row"]
 FILE = os.path.join(os.path.dirname(__file__), "xids.csv")
 COLUMNS = ["xid", "action", "name", "source", "date"]
 OF_NVIDIA = "err_msg"
-"""The column after these: NVIDIA's text, which a line may have without an action."""
+"""The column after COLUMNS: NVIDIA's text, which a line can have without an action."""
 XID_ACTIONS = ("ignore", "application", "reset", "reboot", "replace")
-DIGITS = 6  # XIDs are below 1000; a longer number is none
+DIGITS = 6  # XIDs are below 1000; a longer number is not an XID
 APPLICATION = frozenset({13, 31, 43, 45, 68, 109})  # XIDs that NVIDIA's device plugin 0.20 ignores
 DISABLE_ENV, ENABLE_ENV = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 ALL = ("all", "xids")
@@ -113,7 +113,7 @@ ALL = ("all", "xids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the table."""
+    """A line of the XID table."""
 
     xid: int
     action: XidAction
@@ -123,7 +123,7 @@ class Row:
 
 
 UNKNOWN: XidAction = "reset"
-"""Of an XID without a line, as in NVIDIA's device plugin: pods do not get the GPU."""
+"""The action of an XID without a line, as in NVIDIA's device plugin: pods do not get the GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +136,19 @@ class Checks:
     ignores_all: bool = False
     counts_all: bool = False
     looks: bool = True  # whether NVML's values count; False if all checks are off
-    malformed: tuple[str, ...] = ()  # words of the variables that are no XID
+    malformed: tuple[str, ...] = ()  # words of the variables that are not XIDs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidTable:
-    """The table in force."""
+    """The XID table in force, with the variables' checks."""
 
     rows: Rows = field(default_factory=dict)
     checks: Checks = field(default_factory=Checks)
-    is_incumbent: bool = False  # every XID counts that NVIDIA's plugin does not ignore
+    is_incumbent: bool = False  # as in NVIDIA's plugin, every XID outside APPLICATION counts
 
     def action(self, xid: int) -> XidAction:
-        """Return what an XID asks for."""
+        """Return the action that an XID asks for."""
         row, checks = self.rows.get(xid), self.checks
         action: XidAction = row.action if row else UNKNOWN
         counted: XidAction = "reset" if action in ("ignore", "application") else action
@@ -161,7 +161,7 @@ class XidTable:
         return action
 
     def fault(self, xid: int) -> Fault:
-        """Return the fault that an XID tells of."""
+        """Return an XID as a fault."""
         row = self.rows.get(xid)
         name = f" ({row.name})" if row and row.name else ""
         return Fault(action=self.action(xid), reason=f"XID {xid}{name}")
@@ -170,8 +170,8 @@ class XidTable:
 def read(path: str | os.PathLike[str] = FILE) -> dict[int, Row]:
     """Return the lines of a table by XID.
 
-    Only the first two columns must be there. DocumentError, with the line's number, if the file
-    cannot be read, or a line is malformed.
+    Only the first two columns are required. DocumentError if the file cannot be read, or a line is
+    malformed (with its number).
     """
     rows: dict[int, Row] = {}
     for where, words in _lines(path):
@@ -210,7 +210,7 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def checks(env: Mapping[str, str]) -> Checks:
-    """Return what the variables say."""
+    """Return the checks that the two variables switch on and off."""
     ignored, off, wrong = _xids(env.get(DISABLE_ENV, ""))
     counted, on, more_wrong = _xids(env.get(ENABLE_ENV, ""))
     return Checks(
@@ -230,7 +230,7 @@ def _row(words: list[str], where: str) -> Row:
         )
     xid, action = words[:2]
     if not _is_xid(xid):
-        raise DocumentError(f"{where}: {xid!r} is no XID")
+        raise DocumentError(f"{where}: {xid!r} is not an XID")
     if action not in XID_ACTIONS:
         raise DocumentError(
             f"{where}: unknown action {action!r}", hint=f"one of {', '.join(XID_ACTIONS)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes beside nvml that give device nodes: gdrcopy, gds, mofed, nvswitch, imex, management.
+"""Modes other than nvml that give device nodes: gdrcopy, gds, mofed, nvswitch, imex, management.
 
 Contract: each of the first four modes has one device "all", with the nodes of a kernel module.
 The driver's user space is not read. A mode without any node is an error that names the kernel
@@ -7,8 +7,8 @@ module; nvidia-container-toolkit v1.20 writes a spec that no engine loads.
 
 Mode imex has a device for each IMEX channel, through which GPUs of several machines share memory.
 Mode management is for containers with the driver's own services (GPU operator): one device "all"
-with every node of the driver, and its files without graphics and configuration. NVML is not
-called: such a container may have to repair it.
+with every node of the driver, and the driver's files except graphics and configuration. NVML is
+not called, because such a container sometimes has to repair it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> 
     for name, cost in feature.expected:
         pattern = re.sub(r"\d+$", "[0-9]+", name)
         if not any(re.fullmatch(f"/dev/{pattern}", path) for path in paths):
-            findings.warn(f"{roots.dev}/{name} is no device node: {cost}")
+            findings.warn(f"{roots.dev}/{name} is not a device node: {cost}")
     device = NamedDevice(
         name="all", nodes=tuple(mode_nodes), files=tuple(_files(feature, roots, findings))
     )
@@ -117,15 +117,15 @@ def discover(mode: Mode, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> 
 
 
 def _node(search: NodeSearch, name: str, reason: str) -> list[DeviceNode]:
-    """Return a node; none if the file in /dev is left out."""
+    """Return a list of one node; an empty one if the file in /dev is left out."""
     node = nodes.make_node(search, name, reason)
     if node is None:
-        search.findings.leave_out(f"{search.roots.dev}/{name}", "it is no character device")
+        search.findings.leave_out(f"{search.roots.dev}/{name}", "it is not a character device")
     return [node] if node else []
 
 
 def _files(feature: FeatureMode, roots: Roots, findings: Findings) -> Iterator[DriverFile]:
-    """Yield the files of a mode, from the driver root if they exist there, else from the host."""
+    """Yield the files of a mode: from the driver root if it has them, else from the host."""
     for kind, path, reason in feature.files:
         candidates = candidate_paths(roots, path)
         is_there = os.path.isdir if kind == "directory" else os.path.isfile
@@ -201,12 +201,12 @@ CAP = re.compile(r"nvidia-cap\d+")
 
 
 def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
-    """Return the inventory of a machine: all nodes of the driver as one device, and its files.
+    """Return the inventory of a machine: the driver's nodes as one device, and its files.
 
     DriverNotFoundError if no driver is installed, or no library fits the loaded module; HostError
     if the driver has no node.
     """
-    # The agent's worker does without both.
+    # Imported here, because the agent's worker needs neither.
     from nvct.host.discover import find_files, sort_left_out
     from nvct.host.driver.names import cuda_version_of
 
@@ -234,7 +234,7 @@ def discover_management(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> I
 
 def _is_for_desktops(file: DriverFile, findings: Findings) -> bool:
     if file.kind == "binary" and file.capability == "graphics":
-        findings.leave_out(file.host_path, "a program of desktops, which manages no GPU")
+        findings.leave_out(file.host_path, "a desktop program, which does not manage GPUs")
         return True
     return False
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which containers have which GPU, since when: the NRI plugin's record, for ps and the exporter.
 
-It is a file in NRI_DIR, replaced at each change. A plugin holds a shared lock as long as it runs.
-Where nobody holds it, the record is of the past. Contract: a reader believes nothing else of the
-file than texts and numbers, and a record that cannot be read counts as missing.
+The record is a file in NRI_DIR, replaced at each change. A plugin holds a shared lock as long as
+it runs; while nobody holds the lock, the record is out of date. Contract: a reader takes only
+texts and numbers from the file, and a record that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nvct.typed import MalformedError, dump, load
 
 NAME, LOCK = "containers.json", "lock"
 LIMIT = 8 << 20
-LAST_S = 1e11  # A time after it has no date that time.localtime knows everywhere
+LAST_S = 1e11  # time.localtime fails for a later time on some machines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +33,9 @@ class Holding:
     namespace: str
     pod: str
     container: str
-    # seconds since 1970; 0.0 if it is older than the plugin, and the engine says no time
+    # seconds since 1970; 0.0 if the container is older than the plugin, and the engine has no time
     since: float
-    devices: tuple[str, ...]  # a name for each GPU or MIG device, its UUID where one is known
+    devices: tuple[str, ...]  # a name for each GPU or MIG device: its UUID if that is known
     numbers: tuple[tuple[int, int], ...]  # major and minor of the nodes
 
     @property
@@ -46,14 +46,14 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What the plugin knows; `decisions` are counted since it started, by outcome."""
+    """What the plugin knows; `decisions` counts them by outcome, since the plugin started."""
 
     holdings: tuple[Holding, ...] = ()
     decisions: Mapping[str, int] = field(default_factory=dict)
 
 
 def read(path: str = NRI_DIR, *, of_the_past: bool = False) -> Record | None:
-    """Return the record; None without one, or, unless `of_the_past`, if no plugin runs."""
+    """Return the record; None if there is none, or if no plugin runs (unless `of_the_past`)."""
     try:
         with SharedFolder.open(path) as folder:
             if not of_the_past and not _is_locked(folder):
@@ -72,10 +72,10 @@ def write(record: Record, path: str = NRI_DIR) -> None:
 
 
 def hold(path: str = NRI_DIR, name: str = LOCK, *, alone: bool = False) -> int:
-    """Return the descriptor of a lock: by default that a plugin runs, which several can hold.
+    """Take a lock and return its descriptor; by default the shared lock of a running plugin.
 
-    BlockingIOError if another process holds it; OSError or UnsafePathError if it cannot be had.
-    `alone`: nobody else can hold it.
+    `alone` takes the lock exclusively. BlockingIOError if another process holds it; OSError or
+    UnsafePathError if the lock file cannot be opened.
     """
     with SharedFolder.open(path, create=0o755) as folder:
         with contextlib.suppress(FileExistsError):
@@ -91,7 +91,7 @@ def hold(path: str = NRI_DIR, name: str = LOCK, *, alone: bool = False) -> int:
 
 
 def drop(fd: int, name: str, path: str = NRI_DIR) -> None:
-    """Give up a lock that was held alone, and remove its file."""
+    """Release an exclusive lock, and remove its file."""
     with contextlib.suppress(OSError, UnsafePathError), SharedFolder.open(path) as folder:
         folder.unlink(name)
     os.close(fd)

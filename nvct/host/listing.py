@@ -20,7 +20,7 @@ from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
 Row: TypeAlias = tuple[str, str, str, str]
 
 VERSION = 1
-NARROWEST = 40  # least columns of a folded table
+NARROWEST = 40  # columns; a folded table is at least so wide
 HEAD: Row = ("KIND", "CAPABILITY", "PATH", "REASON")
 
 
@@ -29,7 +29,7 @@ def as_json(inventory: Inventory, *, left_out: bool = False) -> str:
     shown = asdict(inventory if left_out else replace(inventory, left_out=()))
     if not left_out:
         del shown["left_out"]
-    # File names may be no UTF-8: such bytes are written as escaped surrogates.
+    # File names are not always UTF-8: other bytes are written as escaped surrogates.
     return json.dumps({"version": VERSION, **shown}, indent=2) + "\n"
 
 
@@ -67,10 +67,10 @@ def _folded(row: Row, widths: Sequence[int], width: int) -> Iterator[str]:
 
 
 def as_binds(inventory: Inventory) -> tuple[list[str], list[str]]:
-    """Return SRC:DST:OPTIONS for each file and node, and the paths that have no such form.
+    """Return SRC:DST:OPTIONS for each file and node, and the paths that cannot be written so.
 
     OPTIONS are ro for files, rw for sockets and rwm for device nodes. A link becomes a bind of its
-    file at the link's path. The links in /dev/dri/by-path contain colons and have no such form.
+    file at the link's path. The links in /dev/dri/by-path cannot be written so: they have colons.
     """
     binds: dict[str, tuple[str, str]] = {}
     for node in inventory.every_node():

@@ -56,7 +56,7 @@ class DriverFile:
     reason: str
     kind: FileKind
     capability: Capability = ""
-    machine: str = ""  # of a library, as uname names it; "" if its headers are unreadable
+    machine: str = ""  # of a library, as uname prints it; "" if its headers are unreadable
     soname: str = ""  # of a library, "" if it has none
     links: tuple[Link, ...] = ()  # to make beside a library so that programs find it
     needed: tuple[str, ...] = ()  # of a library, its DT_NEEDED names
@@ -74,8 +74,8 @@ class LeftOut:
 class NamedDevice:
     """A device of a mode other than nvml: Tegra, WSL, IMEX, GDS."""
 
-    name: str  # by index, or its only name, e.g. "all" or the number of an IMEX channel.
-    uuid: str = ""  # its name by UUID, "" if it has none
+    name: str  # its index, or its only name, e.g. "all" or the number of an IMEX channel
+    uuid: str = ""
     nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
     links: tuple[Link, ...] = ()
@@ -95,7 +95,7 @@ class MigDevice:
 
     @property
     def has_graphics(self) -> bool:
-        """Return whether the profile may use the parent's DRM nodes."""
+        """Return whether the device gets the parent's DRM nodes: its profile has "gfx"."""
         return "gfx" in self.profile.partition("+")[2]
 
 
@@ -108,7 +108,7 @@ class Gpu:
     uuid: str
     bus_id: str  # as sysfs writes it, e.g. 0000:18:00.0; "" if unknown.
     model: str
-    node: DeviceNode | None  # None if it is missing; no container can get the GPU then
+    node: DeviceNode | None  # None if it is missing: then no container can get the GPU
     drm_nodes: tuple[DeviceNode, ...] = ()
     by_path: tuple[Link, ...] = ()  # links in /dev/dri/by-path to one of drm_nodes
     mig_enabled: bool = False
@@ -119,24 +119,24 @@ class Gpu:
 
     @property
     def is_display_only(self) -> bool:
-        """Return whether this is the display adapter of a DGX station, not for computing."""
+        """Return whether this is the display adapter of a DGX Station, which does not compute."""
         return self.model in DISPLAY_ONLY
 
 
 WarningKind: TypeAlias = Literal["driver", "node", "gpu", "unasked"]
-"""What a warning of discovery is about: the driver's files and answers; a device node that is
-missing; a GPU that the driver refuses; NVML, which the caller said not to ask."""
+"""The subject of a warning: the driver's files and answers; a missing device node; a GPU that the
+driver refuses; NVML, which is needed and not available."""
 
 
 class HostWarning(str):
-    """A warning of discovery: its sentence, and the kind, which an Inventory read back has not."""
+    """A warning of discovery with its kind; an Inventory that was read from JSON has plain str."""
 
     __slots__ = ("kind",)
     kind: WarningKind
 
 
 def warning_kind(sentence: str) -> WarningKind:
-    """Return what a warning is about."""
+    """Return the kind of a warning, "driver" if it is a plain str."""
     return sentence.kind if isinstance(sentence, HostWarning) else "driver"
 
 
@@ -152,7 +152,7 @@ class Inventory:
     control_nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
     links: tuple[Link, ...] = ()
-    compat_container_root: str = ""  # of a container's CUDA compat; "" is the usual
+    compat_container_root: str = ""  # the folder of CUDA compat in containers; "" is the usual
     left_out: tuple[LeftOut, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -180,14 +180,14 @@ class Findings:
     left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     def warn(self, sentence: str, kind: WarningKind = "driver") -> None:
-        """Add a warning, unless it is there."""
+        """Add a warning, unless it is there already."""
         if sentence not in self.warnings:
             warning = HostWarning(sentence)
             warning.kind = kind
             self.warnings.append(warning)
 
     def note(self, sentence: str) -> None:
-        """Add a note, unless it is there."""
+        """Add a note, unless it is there already."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
@@ -201,7 +201,7 @@ class Findings:
             self.left_out.setdefault(path, entry)
 
     def onto(self, inventory: Inventory) -> Inventory:
-        """Return an inventory with them."""
+        """Return an inventory with these findings."""
         return replace(
             inventory,
             left_out=tuple(self.left_out.values()),
@@ -210,5 +210,5 @@ class Findings:
         )
 
     def leave_out(self, path: str, reason: str) -> None:
-        """Add the reason that a host path is left out; the first reason of a path counts."""
+        """Record why a host path is left out; the first reason for a path counts."""
         self.left_out.setdefault(path, LeftOut(path=path, reason=reason))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The modes of discovery, by the names that `nvidia-ctk cdi generate --mode` accepts; mode "auto".
 
-Contract: only the modules of the requested mode are imported. A machine's own mode is found by its
-files: no library is loaded and NVML is not called. nvidia-container-toolkit v1.20 (go-nvlib,
-pkg/nvlib/info) loads libdxcore and NVML for this.
+Contract: only the modules of the requested mode are imported. Mode "auto" looks at files only: it
+loads no library and does not call NVML. nvidia-container-toolkit v1.20 (go-nvlib, pkg/nvlib/info)
+loads libdxcore and NVML for this.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> I
 def is_wsl(roots: Roots) -> bool:
     """Return whether Windows drives the GPUs of this machine.
 
-    A Hyper-V guest with a GPU of its own may have both /dev/dxg and the kernel module.
+    A Hyper-V guest with a GPU of its own can have both /dev/dxg and the kernel module.
     """
     if procfs.driver_version(roots):
         return False
@@ -108,5 +108,5 @@ MACHINE = Roots(proc="/proc", sys="/sys")
 
 
 def has_gpu(roots: Roots = MACHINE) -> bool:
-    """Return whether this machine has a GPU that nvct could serve; no GPU is woken."""
+    """Return whether this machine has a GPU that nvct can serve; no GPU is woken."""
     return bool(pci.count(roots) or procfs.driver_version(roots) or detect(roots) != "nvml")

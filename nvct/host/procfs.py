@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as procfs and sysfs show them, without NVML and without waking a GPU; starts of processes.
+"""GPUs and processes from procfs and sysfs, without NVML and without waking a GPU.
 
-Contract: works while NVML reports a library mismatch. A malformed file loses only what it
-describes.
+Contract: works while NVML reports a library mismatch. Only the GPU or process that a malformed
+file describes is skipped.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ BUS_ID = re.compile(
 VERSION = re.compile(r"Kernel Module\b[^0-9\n]*(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)*)")
 NUMBERS = re.compile(r"\d+\.\d+(?:\.\d+)*")
 CONTAINER_ID = re.compile(r"(?:^|[/:-])(?<!conmon-)([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
-"""Id of a container, in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
-crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID.
-conmon, in libpod-conmon-ID.scope and crio-conmon-ID.scope, is not in the container."""
+"""A container's id in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
+crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID. Not in
+libpod-conmon-ID.scope and crio-conmon-ID.scope: conmon runs outside the container."""
 SIZE_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
 
 
@@ -36,7 +36,7 @@ class ProcGpu:
     """One /proc/driver/nvidia/gpus entry."""
 
     bus_id: str
-    minor: int | None  # None if the file does not name it
+    minor: int | None  # None if the file does not have it
     uuid: str  # "" until the GPU is initialized: the kernel shows question marks until then
     model: str
 
@@ -57,7 +57,7 @@ def read_text(path: str) -> str | None:
 
 
 def link(path: str) -> str:
-    """Return where a link leads, "" if it is missing or unreadable."""
+    """Return the text of a link, "" if it is missing or unreadable."""
     try:
         return os.readlink(path)
     except OSError:
@@ -78,9 +78,9 @@ def processes(proc: str) -> list[int]:
 
 
 def folder_of_live_thread(proc: str, pid: int) -> str:
-    """Return the folder of a process; of another thread of it if the first one has ended.
+    """Return the procfs folder of a process, or of a live thread if its main thread has ended.
 
-    The folder of a first thread that has ended shows neither root nor open files.
+    The folder of a process whose main thread has ended shows neither root nor open files.
     """
     folder = f"{proc}/{pid}"
     try:
@@ -88,13 +88,13 @@ def folder_of_live_thread(proc: str, pid: int) -> str:
     except FileNotFoundError:
         tasks = (f"{folder}/task/{tid}" for tid in list_directory(f"{folder}/task"))
         return next((task for task in tasks if os.path.exists(f"{task}/cwd")), folder)
-    except OSError:  # of another user
+    except OSError:  # the process of another user
         pass
     return folder
 
 
 def command(proc: str, pid: int) -> str:
-    """Return the name of a process, as the kernel has it; "" if it has ended."""
+    """Return the kernel's name (comm) of a process, "" if it has ended."""
     return (read_text(f"{proc}/{pid}/comm") or "").strip()
 
 
@@ -102,7 +102,7 @@ NOT_LOADED = "the kernel module nvidia is not loaded"
 
 
 def parent(path: str) -> int:
-    """Return the parent of the process whose folder of procfs this is, 0 if it has ended."""
+    """Return the id of a process's parent, from the process's folder in procfs; 0 if it ended."""
     fields = stat_fields(path)
     return int(fields[1]) if len(fields) > 1 else 0
 
@@ -110,17 +110,17 @@ def parent(path: str) -> int:
 def stat_fields(path: str) -> list[str]:
     """Return the fields of proc_pid_stat(5) from the third one on; [] if the process has ended.
 
-    The second one, the name, may hold spaces and brackets.
+    The name, which is the second field, can contain spaces and parentheses.
     """
     return (read_text(f"{path}/stat") or "").rpartition(")")[2].split()
 
 
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the first PID namespace: include/uapi/linux/nsfs.h, PID_NS_INIT_INO."""
+"""The inode of the initial PID namespace: include/uapi/linux/nsfs.h, PID_NS_INIT_INO."""
 
 
 def hidden_processes(proc: str) -> str:
-    """Return why processes of this host may not be seen, "" if all can be seen."""
+    """Return why some processes of this host are not visible, "" if all are."""
     if "self" not in list_directory(proc):
         return "" if list_directory(proc) else f"{proc} lists no process"
     try:
@@ -215,14 +215,15 @@ def _fields(text: str) -> dict[str, str]:
 
 
 CLOCK_TICK_S = 0.05
-"""A process's start is known to ticks of the kernel's clock; files' times are finer."""
+"""At least a tick: a process's start is exact to a tick of the kernel, a file's time is finer."""
 OWN_PROC = "/proc"
 
 
 def started(pid: int, proc: str = OWN_PROC) -> float | None:
     """Return when a process started, in seconds since the epoch; None if that is unknown.
 
-    Exact to a tick; of another host's recorded procfs to a second, and then not too early.
+    Exact to a tick of the kernel's clock. From another host's recorded procfs, the time is exact
+    to a second, and never too early.
     """
     fields = stat_fields(f"{proc}/{pid}")
     if proc != OWN_PROC:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions of the agent and of the NRI plugin, recorded for `nvct log` as those of the shim are.
+"""Records decisions of the agent and the NRI plugin for `nvct log`, as the shim records its own.
 
 A caller that asks again and again, such as a kubelet whose claim cannot be prepared, is recorded
 once in AGAIN_S: it must not push out the records of others.
@@ -20,11 +20,11 @@ Outcome: TypeAlias = Literal["given", "refused", "changed"]
 AGAIN_S = 300.0
 REMEMBERED = 256
 OTHERS_MAY_WRITE = 0o022
-"""The folder is made by the kubelet if the agent runs in a pod, and others may read it then."""
+"""Only these bits are forbidden: the kubelet makes the folder of a pod, and others can read it."""
 
 
 class Recorder:
-    """Writes records to a folder; what cannot be written is lost."""
+    """Writes records to a folder; a record that cannot be written is lost."""
 
     def __init__(self, folder: str = AGENT_DIR) -> None:
         self._store = Store(folder, forbidden=OTHERS_MAY_WRITE)
@@ -38,7 +38,7 @@ class Recorder:
         """
         now = time.monotonic()
         cut = {name: shortened(text, recorder.ASKED) for name, text in texts.items() if text}
-        fields = {"outcome": outcome, **cut}  # they are kept, and a pod's author writes some
+        fields = {"outcome": outcome, **cut}  # `_last` keeps them; a pod's author writes some
         since, before = self._last.get((task, about), (0.0, {}))
         if before == fields and outcome != "given" and now - since < AGAIN_S:
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directories that discovery reads: the driver's user space, /dev, /proc, /sys, /etc, /run.
 
-Contract: nothing below `nvct/host` names one of these directories by a literal path. A container
-path is a host path without the driver root. Both end at component boundaries.
+Contract: no other module below `nvct/host` has a literal path of one of these directories. A
+container path is a host path without the driver root, which is cut off at a component's boundary.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ DXCORE = "libdxcore.so"
 class Roots:
     """Directories that take the place of the host's own."""
 
-    driver_root: str = "/"  # root of the driver's user space, e.g. /run/nvidia/driver.
-    # the directory that holds dev/; None means the driver root if it has dev/nvidiactl, else /. It
-    # is never None after construction.
+    driver_root: str = "/"  # root of the driver's user space, e.g. /run/nvidia/driver
+    # the directory that holds dev/. None stands for the driver root if that has dev/nvidiactl,
+    # else for /; construction replaces None
     dev_root: str | None = None
     proc: str = "/proc"  # the procfs of the kernel that has the GPUs
     sys: str = "/sys"  # the sysfs of that kernel
@@ -62,7 +62,7 @@ def join(root: str, path: str) -> str:
 
 
 def below(root: str, path: str) -> str:
-    """Return a path without its parent `root`; a path outside root is returned unchanged."""
+    """Return an absolute path with `root` cut off; a path outside `root` is returned unchanged."""
     path = join("/", path)
     prefix = root.rstrip("/") + "/"
     if path == root:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Discovery in mode wsl: /dev/dxg and a folder of the Windows driver store.
 
-Contract: a rule finds the folder. Windows reports it through dxcore, a library whose interface is
-not documented; nvidia-container-toolkit v1.20 calls it and takes the first folder that has
+Contract: the folder is chosen by its files (`_store`). nvidia-container-toolkit v1.20 asks dxcore,
+a library of Windows whose interface is not documented, and takes the first folder that has
 libcuda.so.1.1.
 """
 
@@ -39,7 +39,7 @@ SMI = "nvidia-smi"
 # WSL links one of these two files of the active driver into its library directory.
 IN_USE = (LIBCUDA, "libcuda_loader.so")
 LIBCUDA_NAMES = (LIBCUDA, "libcuda.so.1", "libcuda.so")
-# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go, and everything that ADDITIONAL fits.
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/driver-wsl.go; ADDITIONAL matches further files.
 EXPECTED: dict[str, str] = {
     LIBCUDA: "CUDA does not work",
     "libcuda_loader.so": "CUDA may not be found",
@@ -91,7 +91,7 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
 
 
 def _report(options: DiscoveryOptions, library: str, findings: Findings) -> NvmlReport | None:
-    """Return NVML's report, the only source of the driver's version: WSL has no procfs of it."""
+    """Return NVML's report: in WSL, the driver's version is not in procfs."""
     nvml = options.nvml_of(library)
     if nvml is None:
         return None
@@ -112,7 +112,7 @@ def _dxcore(search: Search) -> Iterator[DriverFile]:
         return
     for name in search.tree.names(WSL_LIBRARIES):
         if name != DXCORE:
-            reason = "Windows's own, or a copy of what is in the driver's folder"
+            reason = "Windows's own, or a copy of a file in the driver's folder"
             search.leave_out(f"{WSL_LIBRARIES}/{name}", reason)
     if file := _file(search, library, path, "every use of the GPU goes through it"):
         yield file
@@ -169,7 +169,7 @@ def _store_files(search: Search, store: str) -> Iterator[DriverFile]:
             continue
         source = search.tree.file(path)
         if source is None or not driver_names.is_safe(path):
-            reason = "no regular file" if source is None else "its name cannot stand in a spec"
+            reason = "not a regular file" if source is None else "a spec cannot contain its name"
             search.leave_out(path, reason)
             continue
         if file := _file(search, source, path, "of Windows's NVIDIA driver"):
@@ -208,8 +208,8 @@ def _file(search: Search, source: TreeFile, path: str, reason: str) -> DriverFil
 def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
     """Return the links to make, by the name of the file that they lead to.
 
-    If two libraries have one SONAME, as libcuda and its loader do, the link leads to the one that
-    ldconfig chooses.
+    If two libraries have the same SONAME, as libcuda and its loader do, the link leads to the
+    library that ldconfig chooses.
     """
     links: dict[str, list[Link]] = {}
     by_soname: dict[str, str] = {}
@@ -224,7 +224,7 @@ def _links(files: dict[str, DriverFile], store: str) -> dict[str, list[Link]]:
         link = Link(target="libcuda.so.1", path=f"{store}/libcuda.so")
         links.setdefault(by_soname["libcuda.so.1"], []).append(link)
     if SMI in files:
-        # The folder is on no container's PATH.
+        # A container's PATH does not have the folder.
         links[SMI] = [Link(target=f"{store}/{SMI}", path=f"/usr/bin/{SMI}")]
     return links
 

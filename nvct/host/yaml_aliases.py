@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader of YAML files, with a limit on aliases: a few bytes can be billions of values."""
+"""A loader of YAML files that limits aliases, by which a few bytes can be billions of values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = 100_000  # values that aliases add to those that are written out
 
 
 class LimitedAliases:
-    """Comes before a loader of PyYAML among the bases of a class."""
+    """Limits aliases; a class names it as a base before a loader of PyYAML."""
 
     def get_single_node(self) -> yaml.Node | None:
         """Return the only document, None if there is none."""
@@ -24,12 +24,12 @@ class LimitedAliases:
 
 
 class Loader(LimitedAliases, yaml.SafeLoader):
-    """PyYAML's loader with that limit; refuses a key that stands in a map twice."""
+    """PyYAML's safe loader with the limit; it also refuses a key that a map has twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, FBT001, FBT002 - PyYAML's
-        """Refuse duplicate keys by YAMLError."""
+        """Return a map; YAMLError if it has a key twice."""
         keys = [
-            # A merge key has no value of its own; what it brings in may be set again.
+            # A merge key has no value of its own; the keys that it brings in can be set again.
             key.value if key.tag == MERGE else self.construct_object(key, deep=True)
             for key, _ in node.value
         ]
@@ -40,7 +40,7 @@ class Loader(LimitedAliases, yaml.SafeLoader):
 
 
 def _checked(root: yaml.Node | None) -> yaml.Node | None:
-    """Return a document; MarkedYAMLError if its aliases stand for too much."""
+    """Return a document; MarkedYAMLError if its aliases stand for too many values."""
     if root is None:
         return None
     sizes: dict[int, int] = {}
@@ -49,7 +49,7 @@ def _checked(root: yaml.Node | None) -> yaml.Node | None:
         node = waiting[-1]
         children = _children(node)
         if id(node) not in sizes:
-            sizes[id(node)] = 0  # until it is known; a node in itself is an error of the reader's
+            sizes[id(node)] = 0  # until it is known; PyYAML refuses a node that contains itself
             waiting += (child for child in children if id(child) not in sizes)
             continue
         waiting.pop()

@@ -11,8 +11,8 @@ from nvct.linux import constants
 def parse_proc_devices(text: str) -> dict[str, int]:
     """Return name -> major of the character section of /proc/devices.
 
-    The first major of a name counts. Malformed lines are skipped, so the output of one driver does
-    not hide the majors of others.
+    The first major of a name counts. Malformed lines are skipped, so that one driver's output does
+    not hide the majors of other drivers.
     """
     majors: dict[str, int] = {}
     inside = False

@@ -44,15 +44,15 @@ def write_atomic(
 ) -> None:
     """Replace the file at `path` with `data` by a temporary file and rename.
 
-    A symbolic link at `path` is replaced; with `follow` it stays, and its target is replaced, as
-    for a file that an admin has named or linked. An existing file keeps its mode
-    and owner. `mode` is independent of the umask; without it a new file gets 0666 less the umask.
-    It waits for the disk before and after the rename, so that no loss of power leaves an empty
-    file; without `sync` it does not: for what is made again anyway, and in hot lanes.
+    A symbolic link at `path` is replaced; with `follow` it stays, and its target is replaced: for
+    files that an admin names or links. An existing file keeps its mode and owner. `mode` is
+    independent of the umask; without it a new file gets 0666 less the umask. `sync` waits for the
+    disk before and after the rename, so that no loss of power leaves an empty file; files that are
+    made again anyway, and hot lanes, do without it.
 
     Raises:
-        UnsafePathError: the path is not a regular file, or a link or file of another user in a
-            world-writable directory (as fs.protected_symlinks and protected_regular refuse it).
+        UnsafePathError: the path is not a regular file, or it is a link or file of another user in
+            a world-writable directory (the rule of fs.protected_symlinks and protected_regular).
         OSError: with the path; nothing was changed, and no temporary file is left.
     """
     dir_fd, name, status = _resolve(path, kernel, follow=follow)
@@ -67,7 +67,7 @@ def write_atomic(
 
 
 def _resolve(path: str, kernel: Kernel, *, follow: bool) -> tuple[int, str, stat_result | None]:
-    """Follow links at `path`; return descriptor of its directory, its name and its status."""
+    """Follow links at `path`; return the file's directory (a descriptor), name and status."""
     current = path
     for _ in range(LINK_LIMIT + 1):
         folder, name = split(current)
@@ -85,7 +85,7 @@ def _resolve(path: str, kernel: Kernel, *, follow: bool) -> tuple[int, str, stat
                 result_fd, dir_fd = dir_fd, -1
                 return result_fd, name, status
             if kind != constants.S_IFLNK:
-                raise UnsafePathError(f"{path} is no regular file", hint="name a file")
+                raise UnsafePathError(f"{path} is not a regular file", hint="name a file")
             target = posix.readlink(name, dir_fd=dir_fd)
         finally:
             if dir_fd >= 0:
@@ -142,7 +142,7 @@ def write_temporary(
     sync: bool = False,
     kernel: Kernel = KERNEL,
 ) -> str:
-    """Write a new file of an unpredictable name, which is returned; OSError leaves no file."""
+    """Write a new file and return its unpredictable name; an OSError leaves no file."""
     name = temporary_name()
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
     fd = kernel.open(name, flags, 0o666 if mode is None else 0o600, dir_fd=dir_fd)
@@ -184,9 +184,9 @@ def read_bytes(
 ) -> bytes:
     """Return the content of a regular file of the host, procfs and sysfs included.
 
-    `check` may refuse the opened file because of its status. DocumentError if it is larger than
-    `limit`, not a regular file (FIFOs do not block), or the path is not valid; OSError if it is
-    absent or not readable.
+    `check` can refuse the opened file because of its status. DocumentError if the file is larger
+    than `limit` or not regular (a FIFO does not block), or the path is not valid; OSError if the
+    file is absent or not readable.
     """
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
@@ -195,7 +195,7 @@ def read_bytes(
     try:
         status = posix.fstat(fd)
         if status.st_mode & constants.S_IFMT != constants.S_IFREG:
-            raise DocumentError(f"{path} is no regular file")
+            raise DocumentError(f"{path} is not a regular file")
         if check is not None:
             check(path, status)
         data = read_all(fd, status.st_size, limit)
@@ -207,14 +207,14 @@ def read_bytes(
 
 
 def has_every_id(process: int | str = "self", proc: str = "/proc") -> bool:
-    """Report whether a process is in the first user namespace: user_namespaces(7). OSError."""
+    """Report whether a process's user namespace has every id (the initial one has); OSError."""
     return read_bytes(f"{proc}/{process}/uid_map", 1 << 16).split() == EVERY_ID
 
 
 def open_log(path: str) -> int:
     """Open a log of the host for appending, create it if missing; return its descriptor.
 
-    Other users may be able to replace a log: links are not followed, and a FIFO does not block.
+    Other users can possibly replace a log, so links are not followed, and a FIFO does not block.
     DocumentError if the path is a link, or not a regular file; OSError if it cannot be written.
     """
     flags = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC
@@ -227,7 +227,7 @@ def open_log(path: str) -> int:
         raise
     if posix.fstat(fd).st_mode & constants.S_IFMT != constants.S_IFREG:
         posix.close(fd)
-        raise DocumentError(f"{path} is not a regular file, as a log has to be")
+        raise DocumentError(f"{path} is not a regular file, as a log must be")
     return fd
 
 
@@ -277,14 +277,16 @@ def split(path: str) -> tuple[str, str]:
 
 
 def try_lock(path: str, dir_fd: int | None = None, *, create: bool = True) -> int:
-    """Return the descriptor of a lock file with its lock (flock); -1 if another process has it.
+    """Lock a lock file (flock) and return its descriptor; -1 if another process has the lock.
 
-    -1 also if the file lost its name meanwhile: the next try takes the new one. OSError if it
-    cannot be opened, is no regular file of one name, or is missing and `create` is False.
+    -1 also if the file was removed or replaced meanwhile: the next call opens the new one. OSError
+    if the file cannot be opened, is not a regular file with one name, or is missing and `create`
+    is False.
 
     Args:
         path: the lock file; a symbolic link is refused.
-        dir_fd: of its folder, where that must not be looked up again; the path is for messages.
+        dir_fd: the file's folder, where that must not be looked up again; `path` then only serves
+            messages and gives the name.
         create: make a missing file.
     """
     name = path if dir_fd is None else split(path)[1]
@@ -296,7 +298,7 @@ def try_lock(path: str, dir_fd: int | None = None, *, create: bool = True) -> in
     try:
         status = posix.fstat(fd)
         if status.st_mode & constants.S_IFMT != constants.S_IFREG or status.st_nlink > 1:
-            raise OSError(EINVAL, "no regular file of one name", path)
+            raise OSError(EINVAL, "not a regular file with one name", path)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         current = lstat_or_none(name, dir_fd)
         if current and (status.st_dev, status.st_ino) == (current.st_dev, current.st_ino):
@@ -314,7 +316,7 @@ class Lock:
     """An exclusive lock (flock) on a lock file, which is never removed.
 
     Args:
-        path, dir_fd: as those of `try_lock`.
+        path, dir_fd: as in `try_lock`.
 
     Raises (on entering):
         HostError: another process held the lock until the timeout.

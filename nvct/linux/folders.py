@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of the host above a path: made, and removed again."""
+"""Makes the missing folders above a path of the host, and removes them again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_folders(folders: Sequence[str], kernel: Kernel = KERNEL) -> None:
     for folder in folders:
         try:
             kernel.mkdir(folder, MODE)
-            kernel.chmod(folder, MODE)  # the engine has to read there
+            kernel.chmod(folder, MODE)  # the engine must be able to read it
             _sync(os.path.dirname(folder) or ".", kernel)
         except FileExistsError:
             pass
@@ -38,12 +38,12 @@ def make_folders(folders: Sequence[str], kernel: Kernel = KERNEL) -> None:
 
 
 def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
-    """Remove the folders that are empty, the innermost first."""
+    """Remove folders, the innermost first, up to the first that the kernel does not remove."""
     for folder in reversed(folders):
         try:
             kernel.rmdir(folder)
         except OSError:
-            return  # it is not empty, or was removed
+            return
 
 
 def _sync(folder: str, kernel: Kernel) -> None:

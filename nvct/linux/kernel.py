@@ -32,13 +32,13 @@ class Kernel:
     def reopen(self, fd: int, flags: int) -> int:
         """Open the file of a descriptor, for example an O_PATH one, again by its magic link.
 
-        No name is resolved again, so there is no race. If /proc may not be a procfs, the caller
-        must compare device and inode, as `Root` does.
+        No name is resolved again, so there is no race. Where /proc is possibly not a procfs, the
+        caller must compare device and inode, as `Root` does.
         """
         return posix.open(f"/proc/self/fd/{fd}", flags)
 
     def mount_id(self, fd: int) -> bytes:
-        """Return the id of the mount of a descriptor (statx has it since Linux 5.8)."""
+        """Return the mount id of a descriptor, from fdinfo: statx has it only since Linux 5.8."""
         info = posix.open(f"/proc/self/fdinfo/{fd}", posix.O_RDONLY)
         try:
             return posix.read(info, 4096).partition(b"mnt_id:")[2].partition(b"\n")[0]
@@ -50,7 +50,7 @@ class Kernel:
         return posix.read(fd, length)
 
     def write(self, fd: int, data: bytes) -> int:
-        """Write, possibly a part; return the number of bytes."""
+        """Write data, possibly only its first bytes; return the number of bytes written."""
         return posix.write(fd, data)
 
     def fsync(self, fd: int) -> None:
@@ -68,7 +68,7 @@ class Kernel:
         posix.fchmod(fd, mode)
 
     def fchown(self, fd: int, uid: int, gid: int) -> None:
-        """Set owner and group of an open file; -1 leaves one as it is."""
+        """Set owner and group of an open file; -1 leaves the owner or the group as it is."""
         posix.fchown(fd, uid, gid)
 
     def chmod(self, path: str, mode: int, *, dir_fd: int | None = None) -> None:
@@ -76,7 +76,7 @@ class Kernel:
         posix.chmod(path, mode, dir_fd=dir_fd)
 
     def lchown(self, path: str, uid: int, gid: int, *, dir_fd: int | None = None) -> None:
-        """Set owner and group of a path, links not followed; -1 leaves one as it is."""
+        """Set owner and group of a path, links not followed; -1 as in `fchown`."""
         posix.chown(path, uid, gid, dir_fd=dir_fd, follow_symlinks=False)
 
     def close(self, fd: int) -> None:
@@ -122,7 +122,7 @@ class Kernel:
         posix.symlink(target, path, dir_fd=dir_fd)
 
     def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
-        """Remove a name other than a directory."""
+        """Remove a name; the kernel refuses a directory."""
         posix.unlink(path, dir_fd=dir_fd)
 
     def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -161,7 +161,7 @@ class Kernel:
     def move_mount(
         self, from_dir_fd: int, from_path: str, to_dir_fd: int, to_path: str, flags: int
     ) -> None:
-        """Attach a detached mount or move one; empty paths need MOVE_MOUNT_*_EMPTY_PATH."""
+        """Attach a detached mount, or move a mount; empty paths need MOVE_MOUNT_*_EMPTY_PATH."""
         source, target = (from_dir_fd, from_path), (to_dir_fd, to_path)
         call("move_mount", *source, *target, flags, about=to_path, other=from_path or None)
 
@@ -175,7 +175,7 @@ class Kernel:
         propagation: int = 0,
         userns_fd: int = 0,
     ) -> None:
-        """Change the attributes of a mount, with AT_RECURSIVE of a tree. Linux 5.12."""
+        """Change the attributes of a mount; with AT_RECURSIVE, of a whole tree. Linux 5.12."""
         attr = _pack("QQQQ", attr_set, 0, propagation, userns_fd)
         call("mount_setattr", dir_fd, path, flags, attr, len(attr), about=path)
 

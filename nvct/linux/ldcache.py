@@ -3,7 +3,7 @@
 
 Contract: bytes in, bytes out; no file is opened. Reads glibc's format 1.1, little endian, alone or
 after the old libc5 table (``ldconfig -c compat``). Writes only format 1.1, which every glibc since
-2.2 reads. Generator and glibc-hwcaps extensions (glibc 2.33) are kept. An unknown format or
+2.2 reads. Keeps the generator and glibc-hwcaps extensions (glibc 2.33). An unknown format or
 extension is an error.
 """
 
@@ -37,14 +37,14 @@ TAG_HWCAPS = 1
 
 ELF_LIBC6 = 0x0003
 FLAGS = {"x86_64": ELF_LIBC6 | 0x0300, "aarch64": ELF_LIBC6 | 0x0A00, "i386": ELF_LIBC6}
-"""Flags of entries that the dynamic linker of a machine accepts (glibc, _DL_CACHE_DEFAULT_ID)."""
+"""The entry flags that a machine's dynamic linker accepts (glibc, _DL_CACHE_DEFAULT_ID)."""
 
 LIMIT = 16 << 20
-RECORD_LIMIT, FIND_LIMIT = 1 << 16, 64  # strings may overlap, so few bytes can be much text
+RECORD_LIMIT, FIND_LIMIT = 1 << 16, 64  # strings can overlap: a small file can hold much text
 STRING_LIMIT = 4096  # PATH_MAX
 NAME_LIMIT = 255  # NAME_MAX; an order key takes 30 times the memory, and 80 ns per byte
 SAME_LIMIT = 1024
-"""Entries that the sort order takes for one name, such as `libx.so.1` and `libx.so.0001`."""
+"""Most entries whose names have equal order keys, such as `libx.so.1` and `libx.so.0001`."""
 DIGITS = frozenset(b"0123456789")
 NUMBER = 1 << 40  # Precedes a number in an order key; greater than every character
 
@@ -83,13 +83,13 @@ class Cache:
         return self.strings[start:end]
 
     def find(self, name: str) -> list[str]:
-        """Return the paths of the first FIND_LIMIT entries of a name, in the order of the file."""
+        """Return the paths of a name's first FIND_LIMIT entries, in the order of the file."""
         encoded = encode(name)
         offsets = [r[2] for r in self.records if self.raw(r[1]) == encoded]
         return list(map(self.text, offsets[:FIND_LIMIT]))
 
     def paths_of(self, words: tuple[bytes, ...], foreign: set[int]) -> list[str]:
-        """Return the distinct paths of names with one of some words, without entries of flags."""
+        """Return the distinct paths of names that contain a word, except with `foreign` flags."""
         records = [r for r in self.records if any(map(self.raw(r[1]).__contains__, words))]
         return list(dict.fromkeys(self.text(r[2]) for r in records if r[0] not in foreign))
 
@@ -103,7 +103,7 @@ def encode(text: str) -> bytes:
 
 
 def parse(data: bytes) -> Cache:
-    """Parse an ld.so.cache; LdCacheError: damaged, or unknown format, byte order or extension."""
+    """Parse an ld.so.cache; LdCacheError if it is damaged or has an unknown format."""
     from _struct import iter_unpack, unpack_from
 
     start = _find_header(data)
@@ -140,7 +140,7 @@ def _find_header(data: bytes) -> int:
 
 
 def _check_offsets(cache: Cache, offsets: Sequence[int]) -> None:
-    """Refuse offsets without a NUL-terminated string in the string table."""
+    """Refuse offsets at which the string table has no NUL-terminated string."""
     if not offsets:
         return
     last = cache.strings.rfind(0)
@@ -170,18 +170,17 @@ def _read_extension(cache: Cache, data: bytes, offset: int) -> None:
         if tag == TAG_GENERATOR:
             cache.generator = content
         elif size % 4:
-            raise LdCacheError(f"ld.so.cache has a glibc-hwcaps section of {size} bytes")
+            raise LdCacheError(f"ld.so.cache has a damaged glibc-hwcaps section of {size} bytes")
         else:
             cache.hwcaps = unpack_from(f"<{size // 4}I", content, 0)
             _check_offsets(cache, cache.hwcaps)
 
 
 def order_key(name: bytes, *, signed: bool = True) -> tuple[int, ...]:
-    """Return a sort key with the order of the dynamic linker's binary search.
+    """Return a name's sort key, with the order of the dynamic linker's binary search.
 
     Numbers compare by value and are greater than every character (glibc, _dl_cache_libcmp). As in
-    glibc, they wrap at 32 bits. `signed`: whether char is signed on the machine (x86: yes, Arm:
-    no).
+    glibc, they wrap at 32 bits. `signed`: the machine's char is signed (x86: yes, Arm: no).
     """
     key = []
     number = -1
@@ -210,13 +209,14 @@ def merge(
     machine: str,
     drop_dirs: Sequence[str] = (),
 ) -> bytes:
-    """Return a cache with added libraries before all others of the same name.
+    """Return a cache with libraries added, each before all others of its name.
 
-    Added libraries of the same name keep their order. The function is idempotent. LdCacheError if
-    the cache is damaged or of an unknown format, or the machine is unknown.
+    Added libraries of the same name keep their order. Entries in `drop_dirs` are removed. The
+    function is idempotent. LdCacheError if the cache is damaged or of an unknown format, or the
+    machine is unknown.
     """
     if machine not in FLAGS:
-        raise LdCacheError(f"no ld.so.cache is known for machine {machine!r}")
+        raise LdCacheError(f"nvct cannot write an ld.so.cache for machine {machine!r}")
     cache = Cache(HEADER, [], b"") if data is None else parse(data)
     merger = _Merger(cache, FLAGS[machine], signed=machine != "aarch64")
     merger.drop(drop_dirs)
@@ -244,12 +244,12 @@ class _Merger:
         self._offsets: dict[bytes, int] = {}
 
     def _key(self, index: int) -> tuple[int, ...]:
-        offset = self._cache.records[index][1]  # many records may share a long name
+        offset = self._cache.records[index][1]  # many records can share a long name
         key = self._keys.get(offset)
         if key is None:
             name = self._cache.raw(offset)
             if len(name) > NAME_LIMIT:
-                raise LdCacheError(f"ld.so.cache has a library name of {len(name)} bytes")
+                raise LdCacheError(f"ld.so.cache has a library name of over {NAME_LIMIT} bytes")
             key = self._keys[offset] = order_key(name, signed=self._signed)
         return key
 
@@ -265,7 +265,6 @@ class _Merger:
         return low
 
     def drop(self, folders: Sequence[str]) -> None:
-        """Drop all entries of some directories."""
         if not folders:
             return
         removed = {encode(f.rstrip("/")) for f in folders}
@@ -274,7 +273,7 @@ class _Merger:
                 self._dropped.add(index)
 
     def add(self, name: bytes, path: bytes) -> None:
-        """Add a library, or move an identical entry; LdCacheError for names no ldconfig writes."""
+        """Add a library, or move an identical entry; LdCacheError if the cache exceeds a limit."""
         cache = self._cache
         key = order_key(name, signed=self._signed)
         position = index = self._bisect(key)
@@ -305,7 +304,7 @@ class _Merger:
         return offset
 
     def merged(self) -> list[Record]:
-        """Return all records in order; new ones before old ones of the same name."""
+        """Return all records in order, new records before old records of the same name."""
         merged: list[Record] = []
         start = 0
         records = self._cache.records
@@ -324,7 +323,6 @@ class _Merger:
         return [r for i, r in enumerate(records, start) if i not in self._dropped]
 
     def render(self, records: list[Record]) -> bytes:
-        """Return the content of a file with the records."""
         from _struct import pack
 
         cache = self._cache

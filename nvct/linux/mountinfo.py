@@ -12,10 +12,10 @@ class Mount:
     """One line of mountinfo.
 
     Attributes:
-        root: the mounted directory of the file system.
-        options: of this mount, such as "ro" and "nosuid".
-        tags: propagation, such as "shared:7"; empty for a private mount.
-        fstype, source, super_options: of the file system.
+        root: the directory of the file system that is mounted.
+        options: the mount's own, such as "ro" and "nosuid".
+        tags: its propagation, such as "shared:7"; empty for a private mount.
+        fstype, source, super_options: those of the file system.
     """
 
     __slots__ = (
@@ -53,14 +53,14 @@ class Mount:
 
 
 def read(proc: str = "/proc") -> str:
-    """Return the text of this process's mountinfo; OSError or DocumentError if it cannot be."""
+    """Return the text of this process's mountinfo; OSError or DocumentError if that fails."""
     from nvct.linux.files import read_bytes
 
     return read_bytes(f"{proc}/self/mountinfo", LIMIT).decode("utf-8", "surrogateescape")
 
 
 def with_id(text: str, number: str) -> Mount | None:
-    """Return the mount with an id, without a look at the others; None if there is none."""
+    """Return the mount with an id, None if absent; other lines are not parsed."""
     lines = text.split("\n")
     return next((Mount(line) for line in lines if line.startswith(f"{number} ")), None)
 
@@ -71,7 +71,7 @@ def parse(text: str) -> list[Mount]:
 
 
 def targets(text: str) -> list[str]:
-    """Return only the mount points, in 1 us a line, not 8; DocumentError if it is no mountinfo."""
+    """Return the mount points, at 1 us a line (`parse`: 8 us); DocumentError for other texts."""
     try:
         return [unescape(line.split(" ", 5)[4]) for line in text.split("\n") if line]
     except IndexError:
@@ -79,7 +79,7 @@ def targets(text: str) -> list[str]:
 
 
 def unescape(text: str) -> str:
-    r"""Decode the kernel's octal escapes: of space, tab, newline and backslash, and no others."""
+    r"""Decode the kernel's octal escapes, such as ``\040`` for a space."""
     if "\\" not in text:
         return text
     first, *parts = text.split("\\")

@@ -8,8 +8,8 @@ An attacker may control the container's root, and change it at any time. Contrac
   /proc, leads out. The text of a link is put before the rest of the path; an absolute text
   continues at the root; `..` goes back to the directory walked before, but not above the root.
   Links, depth and steps have limits.
-- A file is opened for reading only after its O_PATH descriptor was found to be a regular file, and
-  by that descriptor, not by name: no FIFO blocks, no device is touched.
+- A file is opened for reading by its O_PATH descriptor, not by name, and only if that is a regular
+  file: no FIFO blocks, no device is touched.
 - The last component is never written through a link; rename replaces files and links.
 - Mounts below the root belong to the container and are entered, as with RESOLVE_IN_ROOT. Nothing
   is written after a link led from one mount into another: links of an image must not select files
@@ -59,8 +59,8 @@ LIST_LIMIT = 1 << 16
 class Root:
     """The root directory of a container, or of another tree that paths must not leave.
 
-    A walk costs 7 us per component. For many files of one directory use `Root(root.dir_fd(path))`
-    to create and replace files; its links do not lead out of that directory.
+    A walk costs 7 us per component. To create or replace many files of one directory, use
+    `Root(root.dir_fd(path))`; links in that directory then cannot lead out of it.
     """
 
     __slots__ = ("budget", "fd", "label")
@@ -73,7 +73,7 @@ class Root:
 
     @classmethod
     def open(cls, path: str) -> Self:
-        """Open a host's directory, following links in `path`; HostError if there is none."""
+        """Open a directory of the host, links followed; HostError if it cannot be opened."""
         try:
             return cls(posix.open(path, posix.O_PATH | posix.O_DIRECTORY), path)
         except OSError as error:
@@ -83,9 +83,9 @@ class Root:
 
     @classmethod
     def of_container(cls, path: str, budget: Budget | None = None, host: str = "/") -> Self:
-        """Open a container's root; UnsafePathError if it is the host's, else errors of `open`."""
+        """Open a container's root; UnsafePathError if it is the host's root, else as `open`."""
         root = cls.open(path)
-        root.label = "the container"  # the path of a bundle is long and does not help users
+        root.label = "the container"  # a bundle's path is long and does not help users
         root.budget = budget
         status, host_status = posix.fstat(root.fd), posix.stat(host)
         if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
@@ -147,7 +147,7 @@ class Root:
         return self.find(path)[0]
 
     def find(self, path: str) -> tuple[str | None, stat_result | None]:
-        """Return what `resolve` and `stat` return, by one walk."""
+        """Return the results of `resolve` and `stat`, from one walk."""
         try:
             with self._walk(path, FOLLOW) as location:
                 status = location.status()
@@ -158,7 +158,7 @@ class Root:
     def real(self, path: str) -> str:
         """Return a path without links; its last components need not exist.
 
-        UnsafePathError if it leads through a file, a dangling link, or too many links.
+        UnsafePathError if the path leads through a file, a dangling link, or too many links.
         """
         try:
             with self._walk(path, EXISTING) as location:
@@ -203,7 +203,7 @@ class Root:
     def path_fd(self, path: str, *, follow: bool = True, write: bool = False) -> int | None:
         """Return an O_PATH descriptor of any file, for example to mount on; None if absent.
 
-        Opening it has no side effect, not even for a device. It may be a link if `follow` is
+        Opening it has no side effect, not even for a device. The file can be a link if `follow` is
         False, or if another process changes the path.
         """
         flags = posix.O_PATH | posix.O_NOFOLLOW
@@ -234,7 +234,7 @@ class Root:
     def _size(self, fd: int, path: str) -> int:
         status = posix.fstat(fd)
         if status.st_mode & constants.S_IFMT != constants.S_IFREG:
-            raise UnsafePathError(f"{path} in {self.label} is no regular file")
+            raise UnsafePathError(f"{path} in {self.label} is not a regular file")
         return status.st_size
 
     def read_file(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
@@ -329,7 +329,7 @@ class Root:
         try:
             kind = posix.fstat(fd).st_mode & constants.S_IFMT
             if kind not in (constants.S_IFREG, constants.S_IFDIR):
-                raise UnsafePathError(f"{path} in {self.label} is no file or directory")
+                raise UnsafePathError(f"{path} in {self.label} is neither a file nor a directory")
             file_fd = self._reopen(fd, path)
             try:
                 kernel.fchmod(file_fd, mode)
@@ -350,7 +350,7 @@ class Root:
         status, file_status = posix.fstat(fd), posix.fstat(file_fd)
         if (status.st_dev, status.st_ino) != (file_status.st_dev, file_status.st_ino):
             posix.close(file_fd)
-            raise UnsafePathError(f"{path} in {self.label} is another file through /proc")
+            raise UnsafePathError(f"/proc leads to another file than {path} in {self.label}")
         return file_fd
 
 

@@ -6,8 +6,8 @@ The first call selects one of two backends: the builtin module `_nvct` of the st
 through `_ctypes`, without the package `ctypes`.
 
 Why not cffi or `ctypes`: CPU that the first call adds to `python3 -I -S` (minimum of 60 runs,
-Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9, `ctypes` 3.7. nvct-hot could
-load neither.
+Python 3.11, x86_64): `_ctypes` 0.8 ms, cffi out of line 0.9, `ctypes` 3.7. The static interpreter
+cannot load any of the three.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def number(name: str, machine: str = "") -> int:
     table = _BY_MACHINE.get(machine)
     if table is None:
         raise HostError(
-            f"system calls of a {machine} machine are not known",
+            f"nvct does not know the system calls of a {machine} machine",
             hint="x86_64 and aarch64 are supported",
         )
     nr = _NEWER.get(name) or table.get(name)
@@ -90,7 +90,6 @@ def _builtin() -> Backend:
 
 
 def _through_libc() -> Backend:
-    """Build the `_ctypes` backend."""
     import _ctypes
 
     simple: Any = _ctypes._SimpleCData  # noqa: SLF001 - its public name is in `ctypes`

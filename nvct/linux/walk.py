@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path walk of `root`, with a descriptor for each directory; see there for the rules."""
+"""The path walk of `root`, with an open descriptor for each directory; `root` has the rules."""
 
 from __future__ import annotations
 
@@ -95,16 +95,15 @@ class Location:
             posix.close(self.fds.pop())
 
     def linked(self) -> None:
-        """Record the mount of a link, for writes."""
+        """Record the mount that holds a link, for `check_mount`."""
         if self.mounts is not None:
             self.mounts.add(KERNEL.mount_id(self.dir_fd))
 
     def check_mount(self) -> None:
-        """Refuse a write if a link led from one mount into another.
+        """Before a write, raise UnsafePathError if a link led from one mount into another.
 
-        A volume at the path itself is allowed. A volume behind a link of the image is not: the
-        container's own user may have no right to write to it. UnsafePathError if a link led into
-        another mount.
+        A volume at the path itself is allowed. A volume behind a link of the image is not, because
+        the container's own user possibly has no right to write to it.
         """
         if self.mounts and self.mounts != {KERNEL.mount_id(self.dir_fd)}:
             raise self.unsafe("leads by a symbolic link into another mount")
@@ -120,11 +119,11 @@ class Location:
         return "/" + "/".join([*self.names, *filter(None, [self.leaf]), *self.missing])
 
     def unsafe(self, problem: str) -> UnsafePathError:
-        """Return an error about this path; `problem` is the predicate."""
+        """Return an error about this path; `problem` is the predicate of its sentence."""
         return UnsafePathError(f"{self.path} in {self.label} {problem}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
-        """Take steps off the budget; HostError if none is left, as the path is not the cause."""
+        """Take steps off the budget; HostError if none is left, as one path is not the cause."""
         budget.steps_left -= steps
         if budget.steps_left < 0:
             raise HostError(
@@ -147,8 +146,8 @@ def walk(location: Location, last: int, create: int | None, kernel: Kernel) -> L
     """Walk from the root to `location.path`; `last` selects how the last component is handled.
 
     DIRECTORY: enter it. FOLLOW: if it is a link, follow it. NOFOLLOW: stop before it. EXISTING: as
-    FOLLOW, but last components need not exist. `create` is the mode for missing directories, None
-    to create none.
+    FOLLOW, but the path's last components need not exist. `create` is the mode for missing
+    directories, None to create none.
 
     Raises:
         UnsafePathError: too many links, too deep, or not a valid path.
@@ -161,7 +160,7 @@ def walk(location: Location, last: int, create: int | None, kernel: Kernel) -> L
         try:
             location.path.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError as error:  # from JSON, whose strings need not be valid paths
-            raise UnsafePathError(f"a path inside {location.label} is no Unicode text") from error
+            raise UnsafePathError(f"a path inside {location.label} is not Unicode text") from error
     try:
         _steps(location, last, create, kernel)
     except BaseException as error:
@@ -224,7 +223,7 @@ def _components(path: str) -> list[str]:
 
 
 def _enter(location: Location, name: str, create: int | None, kernel: Kernel) -> str | None:
-    """Enter a directory, or return the text of a link."""
+    """Enter a directory and return None, or return the text of a link."""
     flags = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW
     for _ in range(LINK_LIMIT):  # more than two iterations only if another process interferes
         try:
@@ -243,7 +242,7 @@ def _enter(location: Location, name: str, create: int | None, kernel: Kernel) ->
         else:
             location.down(name, fd)
             return None
-    raise location.unsafe("changes while it is walked")
+    raise location.unsafe("changes while its links are followed")
 
 
 def link_text(name: str, dir_fd: int) -> str | None:
@@ -259,7 +258,7 @@ def link_text(name: str, dir_fd: int) -> str | None:
 
 
 def entries(dir_fd: int) -> ScandirIterator[str]:
-    """Return an iterator over a directory, to be closed; the descriptor may be O_PATH."""
+    """Return an iterator over a directory, to be closed; the descriptor can be O_PATH."""
     fd = posix.open(".", posix.O_RDONLY | posix.O_DIRECTORY, dir_fd=dir_fd)
     try:
         return posix.scandir(fd)  # it duplicates the descriptor

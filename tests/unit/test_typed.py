@@ -122,7 +122,7 @@ def change_of(**changes: object) -> Any:
         (change_of(number=1.0), "the whole.number: it is a number, not an integer"),
         (change_of(amount=True), "the whole.amount: it is a boolean, not a number"),
         (change_of(amount=float("nan")), "the whole.amount: it is not finite"),
-        (change_of(word=3.0), "the whole.word: it is none of 'one', 'two', 3"),
+        (change_of(word=3.0), "the whole.word: it is not one of 'one', 'two', 3"),
         (change_of(maybe="x"), "the whole.maybe: it is a string, not an integer"),
         (change_of(values=[]), "the whole.values: it is a list, not an object"),
         (change_of(values={"a": None}), "the whole.values['a']: it is null, not a number"),
@@ -152,5 +152,5 @@ def test_a_huge_key_is_shown_shortly() -> None:
 
 @pytest.mark.parametrize("kind", [list, set, list[int], dict[int, str], complex, "Whole"])
 def test_a_type_that_json_has_not_is_an_error_of_the_caller(kind: Any) -> None:
-    with pytest.raises(TypeError, match="no type of JSON data"):
+    with pytest.raises(TypeError, match="not a type of JSON data"):
         typed.load(kind, [])

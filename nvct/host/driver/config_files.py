@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration files by which loaders find the driver: Vulkan, EGL, OpenCL, Xorg, OptiX.
 
-Contract: the search is in /etc and the data directories of the driver root; the first directory
-that has a name wins. The file is mounted where the loaders of any image look. Files for another
+Contract: /etc and the data directories of the driver root are searched; of files with the same
+name, the first is taken. It is mounted where the loaders of any image look. Files for another
 machine are left out.
 """
 
@@ -22,7 +22,7 @@ from nvct.host.roots import join
 
 Location: TypeAlias = tuple[Tree, str]
 
-# NixOS has them here, whatever $XDG_DATA_DIRS names.
+# NixOS has the driver's files here, whatever $XDG_DATA_DIRS is.
 NIXOS_DATA = "/run/opengl-driver/share"
 # XDG base directory specification: the default of $XDG_DATA_DIRS.
 DATA_DIRS = ("/usr/local/share", "/usr/share", NIXOS_DATA)
@@ -39,11 +39,11 @@ class Kind(NamedTuple):
     container_root: str
     reason: str
     capability: Capability = "graphics"
-    at_root: bool = False  # whether the driver root itself may have the folder, as on GKE
+    at_root: bool = False  # whether the driver root itself can have the folder, as on GKE
 
 
-# Patterns that match all names in the list of nvidia-container-toolkit v1.20. The container
-# folders are those of the toolkit. Group 1 is the machine in a name.
+# The patterns match all names in the list of nvidia-container-toolkit v1.20. The container folders
+# are the toolkit's. Group 1 is the machine in a name.
 _MACHINE = r"(?:\.([a-z0-9_]+))?\.json"
 KINDS = (
     Kind("glvnd/egl_vendor.d", r"\d+_nvidia\.json", "/usr/share", "EGL vendor of GLVND"),
@@ -111,7 +111,7 @@ def _is_ours(search: Search, host_path: str, match: re.Match[str]) -> bool:
 
 
 def check(search: Search, files: Sequence[DriverFile]) -> None:
-    """Warn of each library that a configuration file names and that containers do not get.
+    """Warn of each library that a configuration file names but containers do not get.
 
     HostError if the host's root is not readable.
     """
@@ -120,7 +120,7 @@ def check(search: Search, files: Sequence[DriverFile]) -> None:
     container_paths |= {link.path for file in loaded for link in file.links}
     names = {os.path.basename(path) for path in container_paths}
     configs = [f for f in files if f.kind == "config" and f.host_path.endswith((".json", ".icd"))]
-    # A host path has no links below the driver root, so none is followed out of the driver root.
+    # The host paths have no links below the driver root, so no link can lead out of it.
     with Tree("/") as host:
         for file in configs:
             for library in sorted(_named_libraries(search, host, file)):
@@ -144,14 +144,15 @@ def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
     try:
         return libraries_in(text, is_icd=file.host_path.endswith(".icd"))
     except (ValueError, RecursionError) as error:
-        search.findings.warn(f"{file.host_path} is no JSON: {error}")
+        search.findings.warn(f"{file.host_path} is not JSON: {error}")
         return set()
 
 
 def libraries_in(text: str, *, is_icd: bool) -> set[str]:
-    """Return the libraries that a configuration file names; an ICD of OpenCL in its first line.
+    """Return the libraries that a configuration file names.
 
-    ValueError if it is no JSON; RecursionError if its JSON is nested too deeply.
+    An ICD of OpenCL has one in its first line, other files are JSON: ValueError if they are not,
+    RecursionError if they are nested too deeply.
     """
     if is_icd:
         return {line.strip() for line in text.splitlines()[:1] if line.strip()}

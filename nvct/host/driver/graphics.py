@@ -2,8 +2,8 @@
 """Graphics: libraries with versions of their own, and modules that Xorg and gbm load by path.
 
 Contract: `nvct.host.driver.libraries` finds the libraries with the driver's version. Xorg's
-modules are in folders of their own and keep the host's path, because an xorg.conf may name it. A
-library that the linker finds by one name occurs once.
+modules are in folders of their own and keep the host's path, because an xorg.conf can name it. Of
+libraries with the same SONAME, only the one that the linker finds is taken.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ XORG_PREFIXES = (
 XORG_SUFFIXES = tuple(path.removeprefix("xorg/") for path in BESIDE_LIBRARIES[1:])
 
 # Loaders of GLVND and OpenCL: most images have them, and no driver package owns them. The list is
-# that of nvidia-container-toolkit v1.20, which searches the names without a number: hosts have
-# those only with development packages.
+# that of nvidia-container-toolkit v1.20, which searches the names without a number: a host has
+# these only if development packages are installed.
 EXPLICIT = (
     "libEGL.so.1", "libGL.so.1", "libGLESv1_CM.so.1", "libGLESv2.so.2", "libGLX.so.0",
     "libGLdispatch.so.0", "libOpenCL.so.1", "libOpenGL.so.0", "libnvidia-api.so.1",
@@ -103,10 +103,11 @@ def add_links(
 
 
 def _plugin(search: Search, dirs: Sequence[str], file: DriverFile, plugin: str) -> Link | None:
-    """Return the link by which a loader finds a library, if the host has it.
+    """Return the link by which a loader finds a library, None if it needs none.
 
-    Debian keeps the libraries in a folder of their own. Its links lead there through
-    /etc/alternatives, which containers do not have.
+    The link is at the host's path; if the host has none, gbm still gets one. Debian keeps the
+    libraries in a folder of their own, and its links lead there through /etc/alternatives, which
+    containers do not have.
     """
     directory, name = os.path.split(file.container_path)
     target = join(directory, file.soname or name)

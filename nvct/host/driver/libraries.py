@@ -2,8 +2,8 @@
 """Finds the driver's libraries: files with its version as their suffix, and some exceptions.
 
 Contract: directories come from the tree's own ld.so.cache and from a list of usual ones. Libraries
-for another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. A
-file that looks like the driver's and is not taken is left out with a reason.
+for another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. The
+findings say why a file that looks like the driver's is left out.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COSTS = {
     "libnvidia-ml": "nvidia-smi will not start in containers",
 }
 COMPAT_MACHINES = {"x86_64": "i386", "aarch64": "arm"}
-COMPAT_REASON = "32-bit, which containers get that ask for compat32"
+COMPAT_REASON = "32-bit: only containers that ask for compat32 get it"
 
 
 class Search(NamedTuple):
@@ -53,11 +53,11 @@ class Search(NamedTuple):
         return self.tree.host_path(file.real)
 
     def container_path(self, file: TreeFile) -> str:
-        """Return the path in containers of a file under the name by which it was found."""
+        """Return a file's path in containers, under the name by which it was found."""
         return self.roots.container_path(self.tree.host_path(file.path))
 
     def leave_out(self, path: str, reason: str) -> None:
-        """Add the reason that a path of the tree is left out."""
+        """Record why a path of the tree is left out."""
         self.findings.leave_out(self.tree.host_path(path), reason)
 
 
@@ -89,7 +89,7 @@ def cached_paths(search: Search) -> list[str]:
         cache = search.tree.linker_cache()
         if cache is None:
             return []
-        # Each of the driver's names has one of the words. A record with another machine's flags is
+        # The driver's names contain "nv" or "cuda". A record with another machine's flags is
         # skipped; ELF headers decide about the others.
         foreign = {flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine}
         paths = cache.paths_of((b"nv", b"cuda"), foreign)
@@ -111,14 +111,14 @@ def cached_paths(search: Search) -> list[str]:
 def infer_version(tree: Tree, dirs: Sequence[str]) -> str:
     """Return the version of libcuda or libnvidia-ml in the directories, "" if there is none.
 
-    DriverNotFoundError if there are several versions, and no loaded module to choose by.
+    DriverNotFoundError if there are several versions: no module is loaded that would choose one.
     """
     for name in ("libcuda", "libnvidia-ml"):
         versions = _versions(tree, dirs, (name,))
         if len(versions) > 1:
             raise DriverNotFoundError(
                 f"{tree.host_root} has {name} of {' and '.join(sorted(versions))}, "
-                "and no kernel module tells which is in use",
+                "and no loaded kernel module shows which is in use",
                 hint="modprobe nvidia, or remove the other version",
             )
         if versions:
@@ -182,7 +182,7 @@ def candidates(
                 candidate = _file(search, version, folder, name) if reason else None
                 if candidate is None:
                     continue
-                # A link with another name may lead to a file with the driver's version.
+                # A link with another name can lead to a file with the driver's version.
                 yield candidate, by_version if candidate.real.endswith(suffix) else reason
 
 
@@ -210,14 +210,14 @@ def _file(search: Search, version: str, folder: str, name: str) -> TreeFile | No
     candidate = tree.file_in(folder, name)
     if candidate is None:
         is_link = tree.is_link(join(folder, name))
-        what = "a link that leads to no file" if is_link else "no regular file"
+        what = "a link that leads to no file" if is_link else "not a regular file"
         findings.warn(f"{path} is {what}: left out")
         findings.leave_out(path, f"{what} of the driver root" if is_link else what)
         return None
     if not driver_names.is_safe(search.host_path(candidate)):
         shown = printable(search.host_path(candidate))
-        findings.warn(f"{shown} has a name that no CDI spec can hold: left out")
-        findings.leave_out(shown, "a name that no CDI spec can hold")
+        findings.warn(f"{shown} has a name that a CDI spec cannot contain: left out")
+        findings.leave_out(shown, "a CDI spec cannot contain its name")
         return None
     match = DRIVER_SUFFIX.search(candidate.real)
     if match and match[1] != version:
@@ -236,7 +236,7 @@ def make_library(
 ) -> DriverFile | None:
     """Return a library with its links, None if it is for another machine.
 
-    Without an argument `capability`, the library's name decides.
+    The default of `capability` is that of the library's name.
     """
     host_path = search.host_path(candidate)
     headers = read_headers(search, candidate)
@@ -281,7 +281,7 @@ def _links(tree: Tree, real: str, path: str, soname: str) -> Iterator[Link]:
     """
     directory, name = os.path.split(path)
     name_stem = stem(name)
-    # The file chooses its SONAME: one that is not a plain library name makes no link.
+    # A file can have any SONAME: only a plain library name becomes a link.
     usable = soname.startswith("lib") and "/" not in soname and driver_names.is_safe(soname)
     if usable and soname != name:
         yield Link(target=name, path=join(directory, soname))

@@ -58,8 +58,8 @@ OTHER_VERSIONS: dict[re.Pattern[str], str] = {
     re.compile(r"libnvidia-nvvm(?:70)?\.so\.\d{1,2}(?:\.\d+)*"): "compiler that libcuda loads",
     re.compile(r"libnvidia-api\.so\.\d{1,2}(?:\.\d+)*"): "NVAPI, which has no version of its own",
 }
-# EGL and GL of drivers that are installed without GLVND: they have the SONAMEs of GLVND's
-# libraries in images, which would not find the driver if these took their place.
+# EGL and GL of drivers that are installed without GLVND. They have the SONAMEs of GLVND's
+# libraries in images: an image with these in their place would not find the driver.
 WITHOUT_GLVND = frozenset({"libEGL", "libGL", "libGLESv1_CM", "libGLESv2"})
 DRIVER_SUFFIX = re.compile(r"\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")
 NAME = re.compile(r"lib[^/]+?\.so(?=\.|$)")
@@ -87,8 +87,8 @@ def is_of_driver(name: str) -> bool:
 def is_safe(path: str) -> bool:
     """Return whether a path is valid in a CDI spec, in a hook's arguments and in a message.
 
-    Control characters and bytes that are not UTF-8 are not; "::" separates the two halves of
-    `--link`.
+    Control characters, bytes that are not UTF-8, and "::", which separates the two halves of
+    `--link`, are not valid.
     """
     return path.isprintable() and "::" not in path
 

@@ -2,10 +2,10 @@
 """Programs, firmware and sockets of the driver that containers get.
 
 Contract: programs come from the driver root only. nvidia-container-toolkit v1.20 also searches
-the PATH of the host, which may mix two drivers. A setuid or setgid program is left out.
+the PATH of the host, which can mix two drivers. A setuid or setgid program is left out.
 
-A socket must be a socket, and the MPS directory a directory of root: anybody can make a link in
-/tmp, and such a link must not choose what containers get.
+Only a socket is taken as a socket, and only a directory of root as the MPS directory: anybody can
+make a link in /tmp, and such a link must not choose what containers get.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROGRAMS: tuple[tuple[str, Capability], ...] = (
     ("nvidia-smi", "utility"),
     ("nvidia-debugdump", "utility"),
     ("nvidia-persistenced", "utility"),
-    # Of libnvidia-container's list, not of the CDI specs of nvidia-container-toolkit v1.20.
+    # In libnvidia-container's list, but not in the CDI specs of nvidia-container-toolkit v1.20.
     ("nv-fabricmanager", "utility"),
     ("nvidia-imex", "utility"),
     ("nvidia-imex-ctl", "utility"),
@@ -84,8 +84,8 @@ def find_binaries(search: Search) -> list[DriverFile]:
 def _first(search: Search, directories: dict[str, str], name: str) -> TreeFile | None:
     """Return a program at its path in the first directory that has it.
 
-    A script there starts the driver's own program, which a container would lack: that program is
-    returned at the script's path.
+    If that is a script, it starts the driver's own program, which a container would lack: then
+    that program is returned at the script's path.
     """
     first = None
     for directory, real in directories.items():
@@ -120,7 +120,7 @@ def directories(roots: Roots) -> list[str]:
     """Return the kernel's firmware directories in search order (kernel docs: firmware API)."""
     custom = (procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or "").strip()
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
-    # A driver container's path is written as the host sees it: GPU operator, driver manager.
+    # The GPU operator's driver manager writes a driver container's path as the host sees it.
     paths = [below(roots.driver_root, custom), custom] if custom.startswith("/") else []
     for folder in ("/lib/firmware/updates", "/lib/firmware"):
         paths += [f"{folder}/{release}", folder] if release else [folder]
@@ -142,7 +142,7 @@ def find_firmware(search: Search, version: str) -> list[DriverFile]:
             is_gsp = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
             target = tree.file(join(directory, name)) if is_gsp else None
             if target is None or not driver_names.is_safe(search.host_path(target)):
-                search.findings.leave_out(printable(path), "no GSP firmware")
+                search.findings.leave_out(printable(path), "not GSP firmware")
             elif target.real not in files:
                 files[target.real] = DriverFile(
                     host_path=search.host_path(target),
@@ -161,7 +161,7 @@ MPS_DIR = "tmp/nvidia-mps"
 
 
 def find_sockets(roots: Roots, findings: Findings) -> list[DriverFile]:
-    """Return the sockets of running daemons, from the driver root or else from the host."""
+    """Return the sockets of running daemons, from the driver root, else from the host."""
     files = []
     in_root = join(roots.driver_root, "run")
     for name, capability in SOCKETS:
@@ -171,11 +171,11 @@ def find_sockets(roots: Roots, findings: Findings) -> list[DriverFile]:
                 files.append(_socket(path, f"/run/{name}", capability))
                 break
             if os.path.lexists(path):
-                findings.leave_out(path, "no socket")
+                findings.leave_out(path, "not a socket")
     mps = join(roots.driver_root, MPS_DIR)
     if status := _lstat(mps, stat.S_IFDIR):
         if status.st_uid == 0:
-            # nvidia-container-toolkit v1.20 looks for a file here and never finds the directory.
+            # nvidia-container-toolkit v1.20 looks for a file here, and never finds the directory.
             files.append(_socket(mps, f"/{MPS_DIR}", "compute"))
         else:
             findings.warn(f"{mps} belongs to user {status.st_uid}, not to root: left out")

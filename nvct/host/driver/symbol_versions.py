@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the symbol versions that an ELF file needs and defines, such as GLIBC_2.34. Cold.
 
-The dynamic linker refuses a library if another one lacks a version that it needs (Linux Standard
-Base, "Symbol Versioning"). Contract: as `nvct.linux.elf`; the file may be hostile.
+The dynamic linker refuses a library that needs a version which another library lacks (Linux
+Standard Base, "Symbol Versioning"). Contract: as `nvct.linux.elf`; the file can be hostile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VersionedElf(Elf):
             raise ElfError("ELF file has damaged symbol versions") from error
 
     def _tags(self, dynamic: list[elf.Segment]) -> dict[int, int]:
-        """Return the last value of each tag; none of a file without a dynamic section."""
+        """Return the last value of each tag; {} for a file without a dynamic section."""
         if not dynamic or dynamic[0][2] > DYNAMIC_LIMIT:
             return {}
         offset, _, size, _ = dynamic[0]
@@ -57,7 +57,7 @@ class VersionedElf(Elf):
         return tags
 
     def _read_needs(self, tags: dict[int, int]) -> None:
-        strings = self._offset(tags[DT_STRTAB])
+        strings = elf.file_offset(tags[DT_STRTAB], self._loads)
         rows = self._chain(tags.get(DT_VERNEED, 0), tags.get(DT_VERNEEDNUM, 0), NEED, 4)
         for at, (_, count, file, first, _) in rows:
             names = [
@@ -70,7 +70,7 @@ class VersionedElf(Elf):
             self.needs.setdefault(self._string(strings + file), []).extend(names)
 
     def _read_definitions(self, tags: dict[int, int]) -> None:
-        strings = self._offset(tags[DT_STRTAB])
+        strings = elf.file_offset(tags[DT_STRTAB], self._loads)
         rows = self._chain(tags.get(DT_VERDEF, 0), tags.get(DT_VERDEFNUM, 0), DEFINITION, 6)
         for at, (_, flags, _, count, _, first, _) in rows:
             if flags & BASE:
@@ -82,12 +82,13 @@ class VersionedElf(Elf):
         self, address: int, count: int, layout: str, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
         if address and count:
-            yield from self._entry_chain(self._offset(address), count, layout, next_field)
+            offset = elf.file_offset(address, self._loads)
+            yield from self._entry_chain(offset, count, layout, next_field)
 
     def _entry_chain(
         self, offset: int, count: int, layout: str, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield offset and fields of entries, each of which has the distance to the next."""
+        """Yield offset and fields of each entry; `next_field` has the distance to the next one."""
         for _ in range(count):
             self._entries += 1
             if self._entries > ENTRIES:
@@ -97,9 +98,3 @@ class VersionedElf(Elf):
             if not fields[next_field]:
                 return
             offset += fields[next_field]
-
-    def _offset(self, address: int) -> int:
-        for offset, start, size, _ in self._loads:
-            if start <= address < start + size:
-                return offset + address - start
-        raise ElfError("ELF file has symbol versions outside of its segments")

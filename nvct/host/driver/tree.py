@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The file tree of a driver root.
 
-Contract: a link is resolved as in a chroot: an absolute one starts at the driver root, and none
-leaves it. nvidia-container-toolkit v1.20 resolves links against the host. A Tree reads a
+Contract: a link is resolved as in a chroot: an absolute link starts at the driver root, and no
+link leaves it. nvidia-container-toolkit v1.20 resolves links against the host. A Tree reads a
 directory, the headers of an ELF file and the linker's cache once.
 """
 
@@ -38,7 +38,7 @@ class TreeFile(NamedTuple):
 
 
 class Headers(NamedTuple):
-    """ELF header data of a library: machine as uname names it, SONAME, DT_NEEDED."""
+    """ELF header data of a library: machine as uname prints it, SONAME, DT_NEEDED."""
 
     machine: str
     soname: str
@@ -46,7 +46,7 @@ class Headers(NamedTuple):
 
 
 class Tree:
-    """A directory of the host that is read as a root of its own; HostError without it."""
+    """A directory of the host that is read as a root; HostError if it cannot be opened."""
 
     def __init__(self, host_path: str) -> None:
         self.host_root = host_path
@@ -88,7 +88,7 @@ class Tree:
         return real if mode & S_IFMT == S_IFDIR else None
 
     def _real(self, path: str) -> tuple[str, int]:
-        """Return the path without links of what a path leads to, and its mode; 0 if absent."""
+        """Return the real path that a path leads to, and its mode; ("", 0) if absent."""
         try:
             real, status = self.root.find(path)
         except (OSError, NvctError):
@@ -96,7 +96,7 @@ class Tree:
         return (real, status.st_mode) if real is not None and status is not None else ("", 0)
 
     def file_in(self, directory: str, name: str) -> TreeFile | None:
-        """Return what `file` returns, by one stat(2) for most files; `directory` has no links."""
+        """Return what `file` returns, mostly by one stat(2); `directory` must be a real path."""
         path = join(directory, name)
         folder = self._folder(directory)
         try:
@@ -143,7 +143,7 @@ class Tree:
         """Return the headers of a library at its real path.
 
         Raises:
-            ElfError: the file is not ELF, or damaged.
+            ElfError: the file is not ELF, or is damaged.
             OSError: the file is unreadable.
             UnsafePathError: the path is not a regular file.
         """
@@ -153,7 +153,7 @@ class Tree:
 
     def _read_headers(self, path: str) -> Headers:
         directory, _, name = path.rpartition("/")
-        # O_NOFOLLOW and O_NONBLOCK: the file may have been replaced since it was found.
+        # O_NOFOLLOW and O_NONBLOCK, because the file can have been replaced since it was found.
         flags = posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
         try:
             fd = posix.open(name, flags, dir_fd=self._folder(directory or "/"))
@@ -161,14 +161,14 @@ class Tree:
             raise OSError(error.errno, error.strerror, path) from error
         try:
             if posix.fstat(fd).st_mode & S_IFMT != S_IFREG:
-                raise UnsafePathError(f"{path} in {self.host_root} is no regular file")
+                raise UnsafePathError(f"{path} in {self.host_root} is not a regular file")
             elf_file = elf.Elf(fd)
             return Headers(elf_file.machine, elf_file.soname or "", tuple(elf_file.needed))
         finally:
             posix.close(fd)
 
     def machine_and_soname(self, path: str, findings: Findings) -> tuple[str, str]:
-        """Return two of a library's headers; a warning follows if they are unreadable."""
+        """Return machine and SONAME of a library; ("", "") and a warning if unreadable."""
         try:
             machine, soname, _ = self.headers(path)
         except (ElfError, UnsafePathError, OSError) as error:
@@ -177,7 +177,7 @@ class Tree:
         return machine, soname
 
     def linker_cache(self) -> Cache | None:
-        """Return the tree's ld.so.cache, None without one; LdCacheError: damaged or unreadable."""
+        """Return the ld.so.cache, None if absent; LdCacheError if it is damaged or unreadable."""
         if not self._has_read_cache:
             self._has_read_cache = True
             try:

@@ -2,8 +2,8 @@
 """The GPUs of a machine and their MIG devices, from procfs, and from NVML where procfs lacks them.
 
 Contract: NVML is loaded only if a GPU has MIG instances (only NVML has their UUIDs), if procfs is
-incomplete, or for facts that only NVML has. A fault of one GPU loses that GPU; a failure of NVML
-loses only what NVML alone has. Each is a warning. Tables are read once, not per GPU.
+incomplete, or for facts that only NVML has. A faulty GPU is left out; if NVML fails, only facts
+that procfs lacks are left out. Each is a warning. Tables are read once, not per GPU.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def find_gpus(
 ) -> tuple[tuple[Gpu, ...], NvmlReport | None]:
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
-    Unless `coherent`, NVML is not asked which GPUs are. `unknown` are further facts that a call of
-    NVML brings, but that do not cause one, as phrases that follow "it is not known".
+    `coherent` asks NVML which GPUs share the CPU's address space. `unknown` are facts that a call
+    of NVML gives, though they do not cause one: phrases that follow "it is not known".
     """
     roots, findings = search.roots, search.findings
     listed = procfs.gpus(roots)
@@ -60,7 +60,7 @@ def find_gpus(
     by_bus = {gpu.bus_id: gpu for gpu in in_report}
     tables = _Tables(search, instances, table, by_bus, coherent)
     if report and not listed:
-        findings.note("procfs lists no GPU: they are NVML's")
+        findings.note("procfs lists no GPU: NVML's list is used")
         return tuple(_gpu(tables, gpu) for gpu in in_report), report
     combined = (_combine(tables, i, gpu, report) for i, gpu in enumerate(listed))
     return tuple(_gpu(tables, gpu) for gpu in combined if gpu), report
@@ -92,14 +92,14 @@ def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
 def _combine(
     tables: _Tables, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
 ) -> NvmlGpu | None:
-    """Return a GPU as procfs and NVML describe it, None if it is not usable."""
+    """Return a GPU from procfs, with what NVML adds; None if the GPU is not usable."""
     findings = tables.search.findings
     reported = tables.by_bus.get(gpu.bus_id)
     if report and reported is None and (report.gpus or report.warnings):
-        # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it. It also leaves
-        # out one whose node is missing, which is no fault of the GPU.
+        # A GPU that fell off the bus (XID 79) is still in procfs; NVML refuses it. NVML also omits
+        # a GPU without a node, which is not a fault of the GPU.
         if gpu.minor is None or nodes.gpu_node(tables.search, gpu.minor, index):
-            findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out", "gpu")
+            findings.warn(f"NVML does not list GPU {index} at {gpu.bus_id}: left out", "gpu")
         return None
     minor = gpu.minor if gpu.minor is not None else reported.minor if reported else None
     uuid = gpu.uuid or (reported.uuid if reported else "")
@@ -107,7 +107,7 @@ def _combine(
         missing = "device minor" if minor is None else "UUID"
         findings.warn(f"GPU {index} at {gpu.bus_id} has no {missing} yet: left out")
         return None
-    # Only NVML shows MIG mode without an instance: calling it on every node takes seconds.
+    # Only NVML shows MIG mode without an instance; to call it on every node would take seconds.
     in_mig = reported.mig_enabled if reported else bool(tables.instances.get(minor))
     return NvmlGpu(
         index=index,

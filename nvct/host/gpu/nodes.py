@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Device nodes of the driver: control nodes, GPUs, DRM nodes with their by-path links, MIG.
 
-Contract: nodes are read with lstat and never opened: opening one may start the driver. A missing
-node loses what needs it and is a warning. Only NVML has the UUIDs of MIG devices; procfs shows the
-instances, and whether there are any, at no cost.
+Contract: nodes are read with lstat and never opened: opening one can start the driver. A missing
+node is a warning, and a device that needs it is left out. Only NVML has the UUIDs of MIG devices;
+procfs shows the instances at no cost.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NAMED = re.compile(rf"({'|'.join(NUMBERED)})(\d+)")
 def named_nodes(roots: Roots) -> StatNode:
     """Return a stat function for trees that have plain files as device nodes.
 
-    The numbers come from the name and from proc/devices. A real node keeps its own numbers.
+    A file's numbers come from its name and from proc/devices. A real node keeps its own numbers.
     """
     majors = procfs.majors(roots)
 
@@ -89,7 +89,7 @@ def named_nodes(roots: Roots) -> StatNode:
 
 
 class NodeSearch(NamedTuple):
-    """A search for nodes: directories, device numbers, and the findings that get its warnings."""
+    """A search for nodes: directories, a stat function, and the findings that get its warnings."""
 
     roots: Roots
     stat_node: StatNode
@@ -129,7 +129,7 @@ def control_nodes(search: NodeSearch) -> tuple[DeviceNode, ...]:
             nodes.append(node)
         elif capability != "display":
             path = f"{search.roots.dev}/{name}"
-            search.findings.warn(f"{path} is no device node: {COSTS[name]}", "node")
+            search.findings.warn(f"{path} is not a device node: {COSTS[name]}", "node")
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
@@ -138,7 +138,7 @@ def gpu_node(search: NodeSearch, minor: int, index: int) -> DeviceNode | None:
     node = make_node(search, f"nvidia{minor}", f"GPU {index}")
     if node is None:
         path = f"{search.roots.dev}/nvidia{minor}"
-        search.findings.warn(f"{path} is no device node: GPU {index} is left out", "node")
+        search.findings.warn(f"{path} is not a device node: GPU {index} is left out", "node")
     return node
 
 
@@ -168,7 +168,7 @@ def drm_nodes(
 def cap_nodes(
     search: NodeSearch, minors: tuple[int, int], name: str
 ) -> tuple[DeviceNode, ...] | None:
-    """Return the nodes of a MIG device's GPU and compute instance, None if one is missing."""
+    """Return the nodes of a MIG device's GPU and compute instance, None if either is missing."""
     kinds = zip(minors, ("GPU instance", "compute instance"), strict=True)
     nodes = [
         make_node(search, f"nvidia-caps/nvidia-cap{minor}", f"{kind} of MIG device {name}")
@@ -183,19 +183,19 @@ def _numbers(name: str, majors: dict[str, int]) -> tuple[int, int] | None:
     kind, minor = SINGLE.get(name) or NUMBERED.get(match[1] if match else "", ("", 0))
     if match and name not in SINGLE:
         minor += int(match[2])
-    # Before driver 550.40 the major's name is nvidia-frontend.
+    # Before driver 550.40 the major's name was nvidia-frontend.
     nvidia = majors.get("nvidia", majors.get("nvidia-frontend", 195))
     major = nvidia if kind == "nvidia" else majors.get(kind, FIXED_MAJORS.get(kind))
     return None if major is None else (major, minor)
 
 
-# A node with 64 GPUs has 8000 lines: one match over the text is three times as fast as one a line.
+# 64 GPUs have 8000 lines: one search of the whole text is three times as fast as one per line.
 LINES = re.compile(r"^(config|monitor|gpu\d+/gi\d+(?:/ci\d+)?/access) (\d+)$", re.MULTILINE)
 INSTANCE = re.compile(r"(gi|ci)(\d+)")
 
 
 def mig_minors(roots: Roots) -> dict[str, int]:
-    """Return the table of mig-minors, e.g. {"gpu0/gi1/ci0/access": 13}."""
+    """Return the minors of mig-minors by name, e.g. {"gpu0/gi1/ci0/access": 13}."""
     return parse_minors(procfs.read_text(f"{roots.proc}/driver/nvidia-caps/mig-minors") or "")
 
 
@@ -205,7 +205,7 @@ def parse_minors(text: str) -> dict[str, int]:
 
 
 def capability_directory(roots: Roots, minor: int) -> str:
-    """Return the directory that lists the GPU instances of a GPU."""
+    """Return the procfs directory that lists a GPU's GPU instances."""
     return f"{roots.proc}/driver/nvidia/capabilities/gpu{minor}/mig"
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA GPUs on the PCI bus: their names, their kernel drivers, the driver of a vGPU's host.
+"""NVIDIA GPUs on the PCI bus: their names, their kernel drivers, the host's driver of a vGPU.
 
 Contract: `bound_elsewhere` reads only the sysfs folders of the few kernel drivers that compete
 with NVIDIA's, so the number of PCI devices on a node does not matter.
 
 A vGPU has a vendor-specific capability with the signature "VF", followed by records of id, length
-and data. Record 0 has version and branch of the host's driver, 10 bytes each. The layout of a
-capability is that of PCI Local Bus 3.0, 6.7; records are as NVIDIA's GPU feature discovery reads
-them. The names are those of the machine's pci.ids, the list of the PCI ID Project.
+and data. Record 0 has version and branch of the host's driver, 10 bytes each. Sources: PCI Local
+Bus 3.0, 6.7 for capabilities; NVIDIA's GPU feature discovery for records; the machine's pci.ids,
+the list of the PCI ID Project, for names.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def device_class(roots: Roots, bus_id: str) -> str:
 
 
 def numa_node(roots: Roots, bus_id: str) -> int | None:
-    """Return the NUMA node of a PCI device; None if the machine has none, or it is unknown."""
+    """Return the NUMA node of a PCI device; None if the machine has none, or sysfs lacks it."""
     text = text_of(f"{roots.sys}/bus/pci/devices/{bus_id}/numa_node") if bus_id else ""
     return int(text) if text.isascii() and text.isdigit() else None
 
 
 def pcie_root(roots: Roots, bus_id: str) -> str:
-    """Return the PCIe root of a device, e.g. pci0000:16; "" if sysfs does not tell."""
+    """Return the PCIe root of a device, e.g. pci0000:16; "" if sysfs lacks it."""
     link = f"{roots.sys}/bus/pci/devices/{bus_id}"
     parts = os.path.realpath(link).split("/") if bus_id and os.path.islink(link) else []
     return next((part for part in parts if PCIE_ROOT.fullmatch(part)), "")
@@ -87,8 +87,8 @@ def text_of(path: str) -> str:
     return (procfs.read_text(path) or "").strip().lower()
 
 
-SIZE = 256  # bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable
-FIRST_CAPABILITY = 0x34  # has the position of the first capability
+SIZE = 256  # bytes of the configuration space; without CAP_SYS_ADMIN only 64 are readable
+FIRST_CAPABILITY = 0x34  # the byte with the position of the first capability
 VENDOR_SPECIFIC = 0x09
 SIGNATURE = b"VF"
 FIRST_RECORD = 5  # where the records begin in the capability
@@ -97,7 +97,7 @@ TEXT_SIZE = 10
 
 
 class HostDriver(NamedTuple):
-    """The driver of a vGPU's host."""
+    """The driver of the host of a vGPU."""
 
     version: str
     branch: str
@@ -124,7 +124,7 @@ def host_drivers(roots: Roots) -> list[HostDriver]:
 
 
 def host_driver(space: bytes) -> HostDriver | None:
-    """Return what a device's configuration space says; None if it is no vGPU's."""
+    """Return the host's driver from a configuration space; None if the device is not a vGPU."""
     capability = _vgpu_capability(space)
     position = FIRST_RECORD
     while capability and position + 1 < len(capability):
@@ -160,7 +160,7 @@ DEVICE = re.compile(r"\t([0-9a-f]{4})  (.*)")
 
 
 def names(roots: Roots) -> dict[str, str]:
-    """Return the names by device number, e.g. 2330; empty if the machine has no such list."""
+    """Return the names of NVIDIA's devices by number, e.g. 2330; empty if there is no pci.ids."""
     for root in dict.fromkeys((roots.driver_root.rstrip("/"), "")):
         for path in FILES:
             try:

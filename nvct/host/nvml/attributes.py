@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs for the agent and `nvct doctor`. They run in the worker.
 
-attributes: what feature labels tell of GPUs and MIG devices. topology: how each pair of GPUs is
-connected. readiness: persistence mode and NVLink fabric of each GPU. conditions: what tells
-whether each GPU is well. preflight: what tells whether each GPU is as fast as it can be.
+attributes: the values of feature labels, for GPUs and MIG devices. topology: how each pair of GPUs
+is connected. readiness: persistence mode and NVLink fabric of each GPU. conditions: the values
+that show each GPU's health. preflight: the values that show whether each GPU is at full speed.
 
-Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out; what NVML does not
-report of one is unknown. A GPU that fell off the bus does not tell its UUID any more, so the last
-one at its index is kept.
+Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out; a value that NVML does
+not report is unknown. A GPU that fell off the bus does not report its UUID any more, so the last
+UUID at each index is kept.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _clique(nvml: Calls, handle: Handle) -> str:
     info = _fabric_info(nvml, handle)
     if info is None or info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED or info.status != 0:
         return ""
-    # The field is declared as text, which ends at its first zero byte.
+    # pynvml declares the field as text, which would end at the first zero byte.
     field = type(info).clusterUuid
     cluster = ctypes.string_at(ctypes.addressof(info) + field.offset, field.size)
     return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if any(cluster) else ""
@@ -149,7 +149,7 @@ def _remote_bus_ids(nvml: Calls, handle: Handle) -> list[str]:
 
 
 def readiness(nvml: Calls) -> tuple[GpuReadiness, ...]:
-    """Return what each GPU that answers reports."""
+    """Return persistence mode and NVLink fabric of each GPU that answers."""
     return tuple(each_gpu.ask(nvml, _readiness_of).values.values())
 
 
@@ -181,7 +181,7 @@ _uuids: dict[int, str] = {}  # UUIDs of the GPUs that have answered, by index
 
 
 def conditions(nvml: Calls) -> NvmlConditions:
-    """Return the condition of each GPU."""
+    """Return the values that show the health of each GPU."""
     found = each_gpu.ask(nvml, _condition).values.values()
     well = {gpu.uuid for gpu in found if not gpu.error}
     gpus = [gpu for gpu in found if gpu.uuid and (not gpu.error or gpu.uuid not in well)]
@@ -192,7 +192,7 @@ def _condition(nvml: Calls, index: int) -> GpuCondition:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = _uuids[index] = string(nvml.nvmlDeviceGetUUID(handle))
-        # A GPU that is lost may still tell its UUID.
+        # A lost GPU can still report its UUID, so NVML is asked for another value, too.
         nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as error:
         why = f"{nvml.last}: {reason(error)}"
@@ -224,13 +224,13 @@ PREFLIGHT_NUMBERS = {
     "pcie_gen_slot": "nvmlDeviceGetMaxPcieLinkGeneration",
     "pcie_gen_max": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
     "persistence": "nvmlDeviceGetPersistenceMode",
-    "clock_event_reasons": "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name up to 525
+    "clock_event_reasons": "nvmlDeviceGetCurrentClocksThrottleReasons",  # the name up to 525
 }
 """By name, the function of NVML that returns the value."""
 
 
 def preflight(nvml: Calls) -> NvmlPreflight:
-    """Return what tells whether each GPU is as fast as it can be."""
+    """Return the values that show whether each GPU is at full speed."""
     gpus = tuple(each_gpu.ask(nvml, _preflight_of, LIMIT_S).values.values())
     return NvmlPreflight(driver_version=string(nvml.nvmlSystemGetDriverVersion()), gpus=gpus)
 

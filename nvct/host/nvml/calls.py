@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVML's functions in the worker: nvidia-ml-py over one library file, initialized once.
 
-Contract: only this module and the verbs (`report`, `properties`) use pynvml. The library is loaded
-from the driver root by its path, so that no other driver's is loaded.
+Contract: only this module and the modules of the verbs use pynvml. The library is loaded from the
+driver root by its path, so that no other driver's library is loaded.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ HINTS = {
 
 
 def load(path: str) -> ModuleType:
-    """Return pynvml with the functions of one library file; NvmlError if that cannot be loaded."""
+    """Return pynvml with the functions of a library file; NvmlError if it cannot be loaded."""
     return _load(path, path)
 
 
 def load_below(root: str, path: str) -> ModuleType:
-    """Return what `load` does, of a file that only root can change below a folder.
+    """Return what `load` returns, for a file below `root` that only the user root can change.
 
-    NvmlError if others can change it, or it cannot be loaded.
+    NvmlError if other users can change the file, or it cannot be loaded.
     """
     try:
         fd = trusted_file.open_trusted(root, f"/{os.path.relpath(path, root)}")
     except (OSError, HostError) as error:
         hint = error.hint if isinstance(error, NvctError) else ""
         raise NvmlError(f"{path} cannot be loaded: {error}", hint=hint) from error
-    # It stays open: the library's name leads to its file as long as this process lives.
+    # The descriptor stays open, so that the library's name leads to its file.
     return _load(f"/proc/self/fd/{fd}", path)
 
 
@@ -56,10 +56,10 @@ def _load(opened: str, path: str) -> ModuleType:
         library = ctypes.CDLL(opened)
     except OSError as error:
         raise NvmlError(
-            f"{path} cannot be loaded: {error}", hint="is it of this machine's kind?"
+            f"{path} cannot be loaded: {error}", hint="is it for this machine's architecture?"
         ) from error
-    # nvidia-ml-py has no parameter for the path, only this module variable. Its cache contains the
-    # functions of the previous library.
+    # nvidia-ml-py has no parameter for the path, only this module variable. Its cache can have the
+    # functions of an earlier library.
     pynvml.nvmlLib = library  # type: ignore[assignment]
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - see above
     return pynvml
@@ -74,7 +74,7 @@ class Calls:
         self.until = math.inf  # the deadline of the request, by `time.monotonic`
 
     def copy(self) -> Calls:
-        """Return the same for another thread."""
+        """Return a new object with the same module, for another thread."""
         return Calls(self.module)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a module's members
@@ -94,7 +94,7 @@ class Driver:
     """One library file, loaded and initialized on the first request.
 
     After NVML refuses a request, the library is initialized again for the next one, because the
-    driver may have been reloaded. While a thread is in a call of NVML, handles stay open.
+    driver has possibly been reloaded. While a thread is in a call of NVML, handles stay open.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Driver:
             ) from error
 
     def shut_down(self) -> None:
-        """Close NVML's handles, if it is initialized."""
+        """Shut NVML down, which closes its handles, unless a thread is in a call of NVML."""
         nvml = self._nvml
         if nvml is not None and self._is_initialized and not self._is_hanging():
             self._is_initialized = False
@@ -147,10 +147,10 @@ class Driver:
 
 
 def _return_free_memory() -> None:
-    """Give the kernel what the initialization has freed: 3.5 MiB with an H200."""
+    """Give the kernel memory that NVML's initialization has freed: 3.5 MiB with an H200."""
     import ctypes  # nvidia-ml-py loads it anyway
 
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # only glibc has it
     if trim is not None:
         trim(0)
 
@@ -164,7 +164,7 @@ def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVM
 
 
 def mig_devices(nvml: Calls, gpu: Handle, ask: Callable[[Handle], T]) -> list[T]:
-    """Return what `ask` returns for each MIG device of a GPU, without those that NVML refuses."""
+    """Return the results of `ask` for a GPU's MIG devices, except those that NVML refuses."""
     mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(gpu)[0])
     if mode != nvml.NVML_DEVICE_MIG_ENABLE:
         return []
@@ -196,7 +196,7 @@ def reason(error: Exception) -> str:
 
 
 class Reading:
-    """The values of one device, and the errors of those that NVML refuses."""
+    """The values of one device, and an error for each value that NVML refuses."""
 
     def __init__(self, nvml: Calls) -> None:
         self.nvml = nvml
@@ -216,15 +216,15 @@ class Reading:
                 self.add(name, value)
 
     def add(self, name: str, value: float) -> None:
-        """Add a value, or an error if it is no number.
+        """Add a value, or an error if it is not finite.
 
-        Performance metrics of two samples that lie too close together are NaN, and no error
-        (driver 580.159.04, H200).
+        If two samples are too close together, NVML returns NaN for performance metrics, not an
+        error (driver 580.159.04, H200).
         """
-        if value - value == 0:  # finite
+        if math.isfinite(value):
             self.values[name] = value
         else:
-            self.refuse((name,), f"NVML says {value}")
+            self.refuse((name,), f"NVML returns {value}")
 
     def number(self, name: str, function: str, *arguments: object) -> None:
         """Add the value that a function of NVML returns."""

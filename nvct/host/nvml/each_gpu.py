@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks each GPU a question: one that hangs costs no answer but its own. Runs in the worker.
+"""Asks each GPU a question; if one hangs, the others still answer. Runs in the worker.
 
 One thread asks a GPU after another, which is cheapest. If a GPU does not answer soon, the others
-get threads of their own. A GPU that does not answer in time is named; until its thread has ended,
-it is not asked again, by no verb.
+get threads of their own. A GPU that does not answer in time is reported; until its thread has
+ended, no verb asks it again.
 
-Contract: if no GPU answers at all, it is NVML that hangs: the question waits for the session's
+Contract: if no GPU answers at all, NVML itself hangs: the question waits for the session's
 deadline, which ends the process.
 """
 
@@ -28,10 +28,10 @@ T = TypeVar("T")
 
 SOON_S = 0.2  # after this time without an answer, the other GPUs are asked at the same time
 LIMIT_S = 0.8
-"""A GPU hangs that has not answered this long after another one has. An answer takes 1 ms."""
-FIRST_S = 10.0  # the same where a GPU has never answered: one that nothing uses takes 3 s to start
+"""A GPU that has not answered this long after another one hangs. An answer takes 1 ms."""
+FIRST_S = 10.0  # the same if a GPU has never answered: one that nothing uses takes 3 s to start
 MARGIN_S = 0.5  # between the answers and the session's deadline
-PARTS = 8  # of a wait: on a machine without CPU to spare, each of them takes longer
+PARTS = 8  # parts of a wait: on a busy machine each part takes longer, so the whole wait does
 
 
 @dataclass(slots=True)
@@ -39,14 +39,14 @@ class Answers(Generic[T]):
     """The answers of all GPUs, by index."""
 
     values: dict[int, T] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)  # why NVML refuses it for a GPU
+    refused: dict[int, str] = field(default_factory=dict)  # why NVML refuses the question
     unanswered: dict[int, str] = field(default_factory=dict)  # why a GPU counts as one that hangs
 
 
-_asked: dict[int, float] = {}  # GPUs whose threads have not ended: since when, by `time.monotonic`
+_asked: dict[int, float] = {}  # since when a thread asks a GPU, by `time.monotonic`
 _known: set[int] = set()  # GPUs that have answered a question in this process
 _lock = threading.Lock()  # guards both, and the answers of each inquiry
-_changed = threading.Condition(_lock)  # tells those of each answer that wait for a GPU
+_changed = threading.Condition(_lock)  # wakes threads that wait for a GPU, at each answer
 
 
 def ask(
@@ -59,9 +59,9 @@ def ask(
 ) -> Answers[T]:
     """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
 
-    Each question has a thread and `Calls` of its own. A GPU counts as hanging if it has not
-    answered `limit_s` seconds after another one has. GPUs are asked `at_once` if each answer takes
-    long. NvmlError if one hangs and the answer must be `complete`.
+    Each thread that asks has `Calls` of its own. A GPU counts as hanging if it has not answered
+    `limit_s` seconds after another one. `at_once` asks all GPUs at the same time, which is for
+    slow answers. NvmlError if a GPU hangs and the answer must be `complete`.
     """
     every = range(nvml.nvmlDeviceGetCount())
     with _changed:
@@ -83,7 +83,7 @@ def ask(
 
 
 def check(nvml: Calls) -> None:
-    """Ask each GPU for a value that does not matter; NvmlError if one hangs."""
+    """Ask each GPU for any value; NvmlError if a GPU hangs."""
 
     def memory(nvml: Calls, index: int) -> None:
         nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
@@ -97,13 +97,13 @@ def is_hanging() -> bool:
 
 
 def _hangs(index: int) -> bool:
-    """Return whether a GPU that was asked before has not answered, and is not just starting."""
+    """Return whether a GPU has not answered an earlier question, and is not just starting."""
     since = _asked.get(index)
     return since is not None and (index in _known or time.monotonic() - since > FIRST_S)
 
 
 def _rest(queue: deque[int]) -> Iterable[int]:
-    """Yield what no thread has taken out of a queue yet."""
+    """Take GPUs out of a queue that threads share, until it is empty."""
     while True:
         try:
             yield queue.popleft()
@@ -112,22 +112,22 @@ def _rest(queue: deque[int]) -> Iterable[int]:
 
 
 class _Inquiry(Generic[T]):
-    """One question to all GPUs, and what has come back."""
+    """One question to all GPUs, and the answers so far."""
 
     def __init__(self, nvml: Calls, question: Callable[[Calls, int], T]) -> None:
         self._nvml, self._question = nvml, question
         self._answers: Answers[T] = Answers()
         self._defects: list[Exception] = []
-        self._come = threading.Condition(_lock)  # a thread has asked all of its GPUs
+        self._come = threading.Condition(_lock)  # notified when a thread has asked all its GPUs
 
     def start(self, queue: deque[int]) -> None:
         """Start a thread that asks the GPUs of a queue, one after another."""
-        start_new_thread(self._run, (queue,))  # Thread.start() would wait for it, twice a second
+        start_new_thread(self._run, (queue,))  # Thread.start() would wait until the thread runs
 
     def wait(self, count: int, limit_s: float, *, for_one: bool = False) -> None:
-        """Wait until so many GPUs have answered, or none more has for some time.
+        """Wait until `count` GPUs have answered, or no further GPU does so within `limit_s`.
 
-        The first answer is awaited without a limit if it is `for_one`.
+        `for_one` waits for the first answer without a limit.
         """
         parts = 0
         with self._come:
@@ -138,11 +138,11 @@ class _Inquiry(Generic[T]):
                 if come and left_s <= 0:
                     return
                 part_s = limit_s / PARTS
-                told = self._come.wait(min(part_s, left_s) if come else part_s)
-                parts = 0 if self._count() > come else parts + (not told)
+                is_notified = self._come.wait(min(part_s, left_s) if come else part_s)
+                parts = 0 if self._count() > come else parts + (not is_notified)
 
     def answers(self, indices: Sequence[int], late: str) -> Answers[T]:
-        """Return what has come back until now, or raise the Exception of a defective question."""
+        """Return the answers so far; raise an exception of the question that is not NVML's."""
         with _changed:
             if self._defects:
                 raise self._defects[0]
@@ -164,14 +164,14 @@ class _Inquiry(Generic[T]):
         nvml = self._nvml.copy()
         for index in _rest(queue):
             with _changed:
-                while index in _asked:  # by another verb, and it has never answered
+                while index in _asked:  # by another verb; the GPU has never answered
                     _changed.wait()
                 _asked[index] = time.monotonic()
             try:
                 self._answers.values[index] = self._question(nvml, index)
             except nvml.NVMLError as error:
                 self._answers.refused[index] = f"{nvml.last}: {reason(error)}"
-            except Exception as error:  # raised where the answers are used
+            except Exception as error:  # `answers` raises it
                 self._defects.append(error)
             with _changed:
                 del _asked[index]

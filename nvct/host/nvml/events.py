@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb events: the XID errors since the last question. Runs in the worker.
 
-A thread of its own waits for NVML's events, in slices, and the verb empties its list: an event is
-never missed while other verbs run, and no verb waits for an event. The kernel's messages are the
-second source (`kernel_xids`). The wait alone may go on though the driver or a GPU hangs, so the
-verb also asks each GPU for a value: that hangs with it.
+A separate thread waits for NVML's events, a second at a time, and the verb empties the thread's
+list: no event is missed while other verbs run, and no verb waits for an event. The kernel's
+messages are the second source (`kernel_xids`). The wait can go on even if the driver or a GPU
+hangs, so the verb also asks each GPU for a value: that call hangs with the GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
 
 SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8  # types of events, from nvml.h
 WANTED = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID
-"""As NVIDIA's device plugin; only XID errors are reported."""
+"""The same events as NVIDIA's device plugin; only XID errors are reported."""
 SLICE_MS = 1000
 WHOLE_GPU = 0xFFFFFFFF  # in place of the id of an instance (nvml.h, nvmlEventData_t)
 LIMIT = 1000  # events that are kept; a GPU that fails reports the same XID many times
@@ -33,7 +33,7 @@ NUMBERS = count(1)
 
 
 class Watch:
-    """A started watch of all GPUs; NVMLError if NVML cannot make a set of events."""
+    """A running watch of all GPUs; NVMLError if NVML cannot create an event set."""
 
     def __init__(self, nvml: Calls) -> None:
         self.number = next(NUMBERS)
@@ -42,9 +42,9 @@ class Watch:
         self.failure = ""  # why the watch has ended, "" while it runs
         self.started = time.time()  # in seconds since 1970
         self._totals: Totals = {}
-        self._nvml = nvml.copy()  # of the thread
+        self._nvml = nvml.copy()  # for the thread
         self._handles: dict[int, Handle] = {}
-        self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
+        self._uuids: dict[int | None, str] = {}  # a lost GPU does not report its UUID any more
         self._buses: dict[Bus, str] = {}
         self._kernel = KernelXids()
         self._events: list[XidEvent] = []
@@ -60,10 +60,7 @@ class Watch:
             threading.Thread(target=self._run, name="events", daemon=True).start()
 
     def probe(self, nvml: Calls) -> dict[str, str]:
-        """Ask each GPU for the memory that is used, 0.01 ms; return which do not answer, and why.
-
-        The keys are the GPUs' indices.
-        """
+        """Ask each GPU for its used memory (0.01 ms); return, by index, why a GPU is silent."""
         unanswered = each_gpu.ask(nvml, self._ask).unanswered
         return {str(index): why for index, why in unanswered.items()}
 
@@ -77,14 +74,14 @@ class Watch:
     def totals(self, uuid: str) -> dict[tuple[int, int, int], tuple[int, float]]:
         """Return how often each XID occurred on a GPU, and when last (seconds since 1970).
 
-        The keys are the XID and the ids of GPU instance and compute instance, -1 for all.
+        The keys are the XID, and the ids of GPU instance and compute instance, -1 for a whole GPU.
         """
         with self._lock:
             self._take_kernel()
             return dict(self._totals.get(uuid, {}))
 
     def _ask(self, nvml: Calls, index: int) -> None:
-        """Ask a GPU for a value that does not matter; register one that hung before."""
+        """Ask a GPU for any value; register the GPU first if it hung until now."""
         if index not in self._handles:
             self._register(nvml, index)
         nvml.nvmlDeviceGetMemoryInfo(self._handles[index])
@@ -144,7 +141,7 @@ class Watch:
 
 
 _watch: Watch | None = None
-_starting = threading.Lock()  # two verbs may want the watch at the same time
+_starting = threading.Lock()  # two verbs can want the watch at the same time
 
 
 def events(nvml: Calls) -> NvmlEvents:
@@ -163,9 +160,9 @@ def events(nvml: Calls) -> NvmlEvents:
 
 
 def current(nvml: Calls) -> Watch:
-    """Return the running watch, started if there is none.
+    """Return the running watch; start one if there is none.
 
-    NVMLError if NVML cannot make a set of events; NvmlError if the watch has ended: the next call
+    NVMLError if NVML cannot create an event set; NvmlError if the watch has ended: the next call
     starts another one.
     """
     global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
@@ -180,7 +177,7 @@ def current(nvml: Calls) -> Watch:
 
 
 def totals(uuid: str) -> dict[tuple[int, int, int], tuple[int, float]]:
-    """Return the counts of a GPU's XIDs, as `Watch.totals`; none without a watch."""
+    """Return the counts of a GPU's XIDs, as `Watch.totals`; {} without a watch."""
     watch = _watch
     return watch.totals(uuid) if watch else {}
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XID errors in the messages of the kernel: the second source beside NVML's events.
+"""XID errors in the kernel's messages: the second source beside NVML's events.
 
 NVML does not deliver every XID as an event (github.com/NVIDIA/DCGM/issues/235). The driver writes
-each one to the kernel's log::
+each XID to the kernel's log::
 
     NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus.
     NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9).
@@ -24,26 +24,26 @@ from nvct.kernel.kmsg import FILE, Kmsg, Message
 
 Bus: TypeAlias = tuple[int, int, int]
 
-KMSG_ENV = "NVCT_KMSG"  # names another file than /dev/kmsg: that of a simulated node
+KMSG_ENV = "NVCT_KMSG"  # a simulated node names its file in place of /dev/kmsg
 XID = re.compile(
     r"NVRM: Xid \(PCI:([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})"
     r"(?: GPU-I:(\d{1,3}))?(?: GPU-CI:(\d{1,3}))?\): (\d{1,6}),",
     re.IGNORECASE | re.ASCII,
 )
 ADDRESS = re.compile(r"([0-9a-f]+):([0-9a-f]{2}):([0-9a-f]{2})\.[0-7]", re.IGNORECASE | re.ASCII)
-WAIT_S = 1.5  # how long NVML may take to report the same error
+WAIT_S = 1.5  # how long NVML can take to report the same error
 SAME_S = 5.0  # two reports within this time are of one error, if each source has one of them
 LIMIT = 1000  # reports that are kept; a GPU that fails reports the same XID many times
 
 
 def bus_of(address: str) -> Bus | None:
-    """Return domain, bus and device of a PCI address as 00000000:18:00.0; None if it is none."""
+    """Return domain, bus and device of a PCI address such as 00000000:18:00.0, else None."""
     match = ADDRESS.fullmatch(address)
     return (int(match[1], 16), int(match[2], 16), int(match[3], 16)) if match else None
 
 
 def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
-    """Return the XID of a message; None if it is of none, or of no GPU that is known."""
+    """Return the XID error of a message; None if it has none, or its GPU is unknown."""
     match = XID.match(text)
     if match is None:
         return None
@@ -55,9 +55,9 @@ def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
 
 
 class KernelXids:
-    """The XIDs of the kernel's messages that NVML does not report, without those of the past.
+    """The XIDs in new messages of the kernel that NVML does not report.
 
-    By default, they are those of /dev/kmsg or the file of KMSG_ENV.
+    By default, the messages are read from /dev/kmsg, or from the file that KMSG_ENV names.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class KernelXids:
         open_messages: Callable[[], Kmsg] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.problem = ""  # why there are none, "" if the messages can be read
+        self.problem = ""  # why the messages cannot be read, "" if they can
         self._clock = clock
         self._messages: Kmsg | None = None
         self._from_nvml: list[tuple[float, XidEvent]] = []
@@ -79,7 +79,7 @@ class KernelXids:
             self.problem = f"the kernel's messages cannot be read: {error.strerror}"
 
     def note_nvml(self, event: XidEvent) -> bool:
-        """Note an event of NVML; return whether it is new: the kernel's message did not count."""
+        """Note an event of NVML; return False if `take` has reported the same error already."""
         now = self._clock()
         if _take(self._reported, event, now):
             return False
@@ -91,9 +91,9 @@ class KernelXids:
         """Return the XIDs that NVML did not report in time."""
         now = self._clock()
         for message in self._read():
-            # Programs cannot write messages of facility 0, the kernel's.
+            # Only the kernel can write messages of facility 0.
             event = parse(message.text, uuids) if message.facility == 0 else None
-            # The clock of messages drifts from ours: the time of reading serves as well.
+            # The clock of messages drifts from ours, so the time of reading is compared as well.
             at = message.time_us / 1e6
             if event is None or _take(self._from_nvml, event, at):
                 continue

@@ -17,14 +17,14 @@ NVML = "libnvidia-ml.so.1"
 
 
 class Library(NamedTuple):
-    """NVML: its path, and the root below which it was looked for."""
+    """NVML: its path, and the root in which it was found."""
 
     path: str
     root: str
 
 
 def nvml_library(roots: Roots) -> str:
-    """Return the path of the driver's NVML, in the driver root or as this container has it.
+    """Return the path of the driver's NVML in the driver root, else in this container's root.
 
     DriverNotFoundError if there is none.
     """
@@ -32,7 +32,7 @@ def nvml_library(roots: Roots) -> str:
 
 
 def find(roots: Roots) -> Library:
-    """Return the driver's NVML, as `nvml_library`; DriverNotFoundError if there is none."""
+    """Find the driver's NVML as `nvml_library` does; DriverNotFoundError if there is none."""
     for root in dict.fromkeys((roots.driver_root, "/")):
         try:
             with Tree(root) as tree:

@@ -28,15 +28,15 @@ HEADER = 4
 LIMIT = 16 << 20  # bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB.
 CALL_LIMIT = "limit_s"
 """An argument of every request: after how many seconds the session ends the worker."""
-HANG = "NVML does not answer"  # how the message of an error begins that is about a hang
+HANG = "NVML does not answer"  # the start of an error's message about NVML that hangs
 WORKER_AWAY = "NVML's worker (container nvml-worker)"
-"""How the message of an error begins that is about another process than NVML's."""
-REPLACED = "the driver is being replaced"  # how the reason begins by which a driver is left alone
+"""The start of an error's message about the agent's worker; NVML is then in an unknown state."""
+REPLACED = "the driver is being replaced"  # the start of the reason not to use the driver now
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 
 class MalformedMessageError(MalformedError):
-    """The other side does not speak this protocol. The text says what is wrong."""
+    """The other side does not speak this protocol; the text says what is wrong."""
 
 
 def send(connection: socket, message: Json, until: float | None = None) -> None:
@@ -69,13 +69,13 @@ def receive(connection: socket, until: float | None = None) -> Json:
 
 
 def encode(message: Json) -> bytes:
-    """Return a message as it is written."""
+    """Return the bytes of a message, with its header."""
     text = jsontext.dumps(message).encode("ascii")
     return len(text).to_bytes(HEADER, "big") + text
 
 
 def length_of(header: bytes) -> int:
-    """Return how many bytes follow a message's HEADER bytes; MalformedMessageError if too many."""
+    """Return the length of a message from its header; MalformedMessageError if it is too long."""
     length = int.from_bytes(header, "big")
     if length > LIMIT:
         raise MalformedMessageError(f"a message of {length} bytes, more than {LIMIT}")
@@ -83,7 +83,7 @@ def length_of(header: bytes) -> int:
 
 
 def decode(data: bytes) -> Json:
-    """Return a message from the bytes after its header; MalformedMessageError if it is none."""
+    """Return a message from the bytes after its header; MalformedMessageError for other bytes."""
     try:
         return jsontext.parse(data.decode("ascii"), "a message")
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def decode(data: bytes) -> Json:
 
 
 def request_of(message: Json) -> tuple[int, str, dict[str, Json]]:
-    """Return a request's id, verb and arguments; MalformedMessageError if it is none."""
+    """Return a request's id, verb and arguments; MalformedMessageError for other messages."""
     if isinstance(message, dict) and message.keys() == {"id", "verb", "arguments"}:
         number, verb, arguments = message["id"], message["verb"], message["arguments"]
         if type(number) is int and isinstance(verb, str) and isinstance(arguments, dict):
@@ -102,7 +102,7 @@ def request_of(message: Json) -> tuple[int, str, dict[str, Json]]:
 
 
 def answers_before(message: Json, number: int) -> bool:
-    """Return whether an answer is that of an older request, for which nobody waits any more."""
+    """Return whether a message answers a request before `number`: nobody waits for it any more."""
     id_ = message.get("id") if isinstance(message, dict) else None
     return type(id_) is int and id_ < number
 
@@ -110,8 +110,8 @@ def answers_before(message: Json, number: int) -> bool:
 def value_of(message: Json, number: int) -> Json:
     """Return the value of the answer to a request.
 
-    NvctError as the worker's; MalformedMessageError if the message is not an answer, or answers
-    another request.
+    NvctError if the answer is an error of the worker; MalformedMessageError if the message is not
+    an answer, or answers another request.
     """
     if not isinstance(message, dict) or type(message.get("id")) is not int:
         raise MalformedMessageError("a message is not an answer")

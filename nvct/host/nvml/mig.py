@@ -2,7 +2,7 @@
 """Verb mig: modes, profiles and instances of all GPUs; and verbs for one change. In the worker.
 
 Contract: a GPU without a handle (lost, or of another driver) is left out; every other refusal, and
-a GPU that hangs, is an error, because a change must not be planned on half of the truth. In the
+a GPU that hangs, is an error, because a change must not be planned from incomplete data. In the
 verbs for a change, kinds are NVML's numbers of profiles, and ids are those of instances.
 """
 
@@ -25,12 +25,12 @@ from nvct.host.nvml.mig_model import (
 )
 from nvct.host.procfs import bus_key, canonical_bus_id
 
-MOST = 16  # no GPU has more instances, and none more placements of a profile
+MOST = 16  # the most instances of a GPU, and the most placements of a profile
 SUFFIXES = {
     7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 17: "+gfx", 13: "-me", 14: "-me",
     15: "+me.all", 16: "+me.all",
 }  # fmt: skip
-"""The attributes of kinds of GPU instance profiles (nvml.h); NVML's names may lack them."""
+"""The suffixes in profile names, by kind (nvml.h); NVML's own names sometimes lack them."""
 MIB, GIB = 2**20, 2**30
 
 
@@ -77,7 +77,7 @@ def compute_instances(nvml: Calls, instance: Handle) -> Iterator[tuple[int, int,
 
 
 def compute_profile(nvml: Calls, instance: Handle, kind: int, engine: int) -> Handle | None:
-    """Return what NVML says of a kind of compute instance, None if there is none."""
+    """Return NVML's info of a compute instance profile, None if the GPU instance lacks it."""
     try:
         return nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, kind, engine, 1)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
@@ -135,7 +135,7 @@ def _profiles(nvml: Calls, gpu: Handle) -> tuple[MigProfile, ...]:
 
 
 def _gigabytes(total: int, mebibytes: int) -> int:
-    """Return the memory in a profile's name: eighths of the GPU's, as go-nvlib rounds them."""
+    """Return the gigabytes in a profile's name: eighths of the GPU's, rounded as in go-nvlib."""
     eighths = -(-mebibytes * MIB * 8 // total)
     return int(eighths / 8 * -(-total // GIB) + 0.5)
 
@@ -148,7 +148,7 @@ def _placements(nvml: Calls, gpu: Handle, profile: int) -> tuple[Placement, ...]
         nvml.nvmlDeviceGetGpuInstancePossiblePlacements(gpu, profile, places, byref(count))
         return True
 
-    if not optional(nvml, ask):  # while MIG mode is off, drivers do not say
+    if not optional(nvml, ask):  # while MIG mode is off, drivers do not report placements
         return ()
     return tuple(Placement(int(p.start), int(p.size)) for p in places[: count.value])
 
@@ -183,7 +183,7 @@ def _compute(nvml: Calls, kind: int, engine: int, handle: Handle) -> ComputeInst
 
 
 def mig_set_mode(nvml: Calls, uuid: str, enabled: bool) -> bool:  # noqa: FBT001 - by name
-    """Set the MIG mode of a GPU; return whether the mode is in force, without a reset."""
+    """Set the MIG mode of a GPU; return whether the mode is in force without a reset."""
     gpu = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
     nvml.nvmlDeviceSetMigMode(gpu, int(enabled))
     current, _ = nvml.nvmlDeviceGetMigMode(gpu)
@@ -191,7 +191,7 @@ def mig_set_mode(nvml: Calls, uuid: str, enabled: bool) -> bool:  # noqa: FBT001
 
 
 def mig_create(nvml: Calls, uuid: str, kind: int, start: int, size: int) -> int:
-    """Create a GPU instance at a place, in memory slices; return its id."""
+    """Create a GPU instance at a placement, in memory slices; return its id."""
     gpu = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
     profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind, 1)
     place = nvml.module.c_nvmlGpuInstancePlacement_t(start, size)
@@ -202,13 +202,13 @@ def mig_create(nvml: Calls, uuid: str, kind: int, start: int, size: int) -> int:
 def mig_create_compute(nvml: Calls, uuid: str, gi: int, kind: int, engine: int) -> int:
     """Create a compute instance in a GPU instance, where NVML puts it; return its id.
 
-    NvmlError if the GPU instance can have none of this kind.
+    NvmlError if the GPU instance cannot have a compute instance of this kind.
     """
     instance = _instance(nvml, uuid, gi)
     profile = compute_profile(nvml, instance, kind, engine)
     if profile is None:
         raise NvmlError(
-            f"GPU instance {gi} of {uuid} can have no compute instance of profile {kind} with "
+            f"GPU instance {gi} of {uuid} cannot have a compute instance of profile {kind} with "
             f"engine profile {engine}"
         )
     compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile.id)
@@ -216,7 +216,7 @@ def mig_create_compute(nvml: Calls, uuid: str, gi: int, kind: int, engine: int) 
 
 
 def mig_destroy(nvml: Calls, uuid: str, gi: int) -> None:
-    """Destroy a GPU instance, which has no compute instances any more."""
+    """Destroy a GPU instance, which must not have compute instances."""
     nvml.nvmlGpuInstanceDestroy(_instance(nvml, uuid, gi))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MIG state of a machine's GPUs, as values: modes, profiles, instances; and its changes.
 
-A profile is known by its kind, NVML's NVML_GPU_INSTANCE_PROFILE_* (in a compute instance
+A profile is identified by its kind, NVML's NVML_GPU_INSTANCE_PROFILE_* (for a compute instance
 NVML_COMPUTE_INSTANCE_PROFILE_*). Its id, which NVML's calls take, differs between GPUs.
 """
 
@@ -29,8 +29,8 @@ class MigProfile:
     name: str  # e.g. 1g.10gb+me
     slices: int
     limit: int  # how many instances of it a GPU can have
-    placements: tuple[Placement, ...] = ()  # as NVML says; empty if it does not say
-    memory_mib: int = 0  # of an instance, as the next ones; 0 if only a table has it
+    placements: tuple[Placement, ...] = ()  # empty if NVML does not report them
+    memory_mib: int = 0  # of one instance, like the values after it; 0 in a profile of a table
     multiprocessors: int = 0
     copy: int = 0  # like the four after it, a number of engines
     decoder: int = 0
@@ -46,7 +46,7 @@ class ComputeInstance:
     id: int
     kind: int  # NVML_COMPUTE_INSTANCE_PROFILE_*
     engine: int  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*
-    start: int  # in compute slices of its GPU instance, as the size
+    start: int  # like the size, in compute slices of its GPU instance
     size: int
 
 
@@ -69,7 +69,8 @@ class MigGpu:
     name: str
     bus_id: str  # its PCI address as sysfs writes it
     minor: int  # of its device node; -1 if NVML does not report it
-    device: int  # PCI ids, as of the subsystem: device << 16 | vendor
+    # device, subsystem: PCI ids, device << 16 | vendor
+    device: int
     subsystem: int
     capable: bool = False
     enabled: bool = False
@@ -87,7 +88,7 @@ class MigState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetMode:
-    """Set the MIG mode of a GPU; answered by whether it is in force, without a reset."""
+    """Set the MIG mode of a GPU; the answer is whether it is in force without a reset."""
 
     uuid: str
     enabled: bool
@@ -95,7 +96,7 @@ class SetMode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """Create a GPU instance at a place, in memory slices; answered by its id."""
+    """Create a GPU instance at a placement, in memory slices; the answer is its id."""
 
     uuid: str
     kind: int  # NVML_GPU_INSTANCE_PROFILE_*
@@ -105,7 +106,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCompute:
-    """Create a compute instance in a GPU instance; answered by its id."""
+    """Create a compute instance in a GPU instance; the answer is its id."""
 
     uuid: str
     gi: int
@@ -138,4 +139,4 @@ CHANGES: Mapping[type, tuple[str, type]] = {
     DestroyCompute: ("mig_destroy_compute", NoneType),
     SetMode: ("mig_set_mode", bool),
 }
-"""The verb of each, whose arguments are its fields, and the type of the answer."""
+"""The verb of each change, whose arguments are the change's fields, and the answer's type."""

@@ -11,7 +11,7 @@ from typing import Protocol
 class NvmlMig:
     """A MIG device."""
 
-    index: int  # among the MIG devices of its GPU; numbers may be missing in between
+    index: int  # among the MIG devices of its GPU; the numbers can have gaps
     uuid: str
     gi: int
     ci: int
@@ -29,8 +29,7 @@ class NvmlGpu:
     name: str
     mig_enabled: bool = False
     mig: tuple[NvmlMig, ...] = ()
-    # whether CPU and GPU share one address space, by the hardware; None where NVML does not report
-    # it
+    # whether the hardware gives CPU and GPU one address space; None if NVML does not report it
     coherent: bool | None = None
 
 
@@ -47,9 +46,9 @@ class NvmlReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProperties:
-    """What conditions of container images (NVIDIA_REQUIRE_*) and of ResourceClaims compare.
+    """Properties that conditions of images (NVIDIA_REQUIRE_*) and of ResourceClaims compare.
 
-    Each is "" where NVML does not report it.
+    A property that NVML does not report is "".
     """
 
     brand: str = ""  # as libnvidia-container writes it
@@ -63,7 +62,7 @@ class MigAttributes:
 
     memory_mib: int
     multiprocessors: int
-    # gi_slices, ci_slices: of its GPU instance and its compute instance
+    # gi_slices, ci_slices: slices of its GPU instance and its compute instance
     gi_slices: int
     ci_slices: int
     copy: int  # like the four after it, a number of engines
@@ -75,13 +74,13 @@ class MigAttributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuAttributes:
-    """What feature labels tell of a GPU."""
+    """The attributes of a GPU that feature labels show."""
 
     memory_mib: int | None  # in MiB; None where NVML does not report it
     compute: tuple[int, int]  # the CUDA compute capability; (0, 0) where NVML does not report it
     ecc: bool | None  # False for memory without ECC, None where NVML does not report it
     mig_capable: bool
-    clique: str = ""  # its NVLink fabric, as UUID.CLIQUE; "" if it is in none
+    clique: str = ""  # its NVLink fabric, as UUID.CLIQUE; "" if it is not in a fabric
     mig: dict[str, MigAttributes] = field(default_factory=dict)
 
 
@@ -93,8 +92,7 @@ class GpuLink:
     # the lowest common ancestor on the PCI bus, as NVML numbers it (see `topology.ANCESTORS`); -1
     # where NVML does not report it
     ancestor: int
-    # the number of active NVLinks that lead from one to the other; a link to an NVSwitch leads to
-    # no GPU
+    # the number of active NVLinks directly between the GPUs; links to an NVSwitch do not count
     nvlinks: int
 
 
@@ -111,19 +109,19 @@ class XidEvent:
 
     uuid: str  # of the GPU; "" if it is unknown
     xid: int
-    gi: int = -1  # of the instances, as ci: -1 if the whole GPU is concerned
+    # gi, ci: the ids of the MIG instances, -1 if the error is of the whole GPU
+    gi: int = -1
     ci: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlEvents:
-    """What happened since the last question."""
+    """The XID events since the last request."""
 
-    watch: int  # differs after each start of the watch: events between two are lost
+    watch: int  # a number that changes when the watch starts again: events before that are lost
     events: tuple[XidEvent, ...] = ()
-    unwatched: dict[str, str] = field(default_factory=dict)  # GPUs without events, by UUID: why
-    # a reason for each GPU that hangs; by its index as from the worker, by its UUID as from the
-    # agent's client
+    unwatched: dict[str, str] = field(default_factory=dict)  # why a GPU has no events, by its UUID
+    # why a GPU counts as hanging: by index from the worker, by UUID from the agent's client
     unanswered: dict[str, str] = field(default_factory=dict)
 
 

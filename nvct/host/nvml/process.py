@@ -6,7 +6,7 @@ nvidia-ml-py; a new interpreter takes 50 ms, where `nvidia-ctk cdi generate` tak
 finds its modules wherever this process found them. The fork keeps this process's memory,
 environment and working directory, and closes its files.
 
-A process with threads should not start one: another thread may hold a lock at that moment, which
+A process with threads should not start one: another thread can hold a lock at that moment, which
 no thread of the fork releases. The agents have a supervisor without threads for this.
 """
 
@@ -27,7 +27,7 @@ from typing import NoReturn
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 NAME = b"nvct-nvml"  # in ps and /proc/PID/comm; the kernel keeps 15 bytes
-KILL_S = 2.0  # how long a process may live after SIGKILL before it counts as waiting in the kernel
+KILL_S = 2.0  # a process that lives longer after SIGKILL counts as waiting in the kernel
 DEBUG_ENV = "NVCT_DEBUG"
 PAUSE_S = 0.0005
 PAUSE_MAX_S = 0.02
@@ -36,25 +36,25 @@ PAUSE_MAX_S = 0.02
 class WorkerProcess:
     """A child process, and this process's end of the socket that it serves.
 
-    It ends with the process that started it: by the socket, which is closed then, and by a signal
-    if the main thread started it (the kernel sends that signal when a thread ends).
+    The child ends with its parent: because the socket is closed, and by a signal if the parent's
+    main thread started it (the kernel sends the signal when the thread that forked ends).
     """
 
     def __init__(self, serve: Callable[[socket], None]) -> None:
         from _socket import socketpair
 
         self.killed = False  # whether it was sent SIGKILL
-        # the pid of the process that started it; it is not a child of a fork of that one
+        # the pid of the process that started it: a fork of that process cannot wait for it
         self.parent = os.getpid()
         self._status: int | None = None
         self._is_reaped = False
         self.connection, worker_end = socketpair()
         in_main_thread = get_native_id() == self.parent
-        # No signal handler of this process may run in the child and raise into this stack.
+        # A signal handler of this process must not run in the child, where it could raise.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, see the module
+                warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads
                 self.pid = os.fork()
             if not self.pid:
                 _become_worker(serve, worker_end, in_main_thread=in_main_thread)
@@ -90,7 +90,7 @@ class WorkerProcess:
     def kill(self) -> bool:
         """Close the socket and kill the process; return whether it ended within KILL_S.
 
-        One that waits in the kernel (state D) does not.
+        A process that waits in the kernel (state D) does not end.
         """
         self.connection.close()
         if not self.has_ended():
@@ -127,25 +127,25 @@ def _become_worker(
 
 
 def _prepare(*, in_main_thread: bool) -> None:
-    """Reset the parent's signal handlers and object finalization in the child."""
+    """Set the child's name and death signal; drop the parent's signal handlers and finalizers."""
     import ctypes  # nvidia-ml-py loads it anyway
 
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_NAME, NAME)
     if in_main_thread:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # An object of the parent must not close its file here: its number may belong to another file.
+    # An object of the parent must not close its file here: another file can have that number.
     gc.freeze()
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from the terminal: the parent decides
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def _without_other_files(connection: socket) -> socket:
-    """Close all files but a socket, and return the socket; stdin and so on are /dev/null."""
+    """Close all files except a socket, which is returned; stdin, stdout and stderr: /dev/null."""
     from _socket import socket
 
     fd = fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD_CLOEXEC, 3)
@@ -156,7 +156,7 @@ def _without_other_files(connection: socket) -> socket:
         if number not in (0, 1, 2, fd):
             try:
                 os.close(number)
-            except OSError:  # that of the folder itself, which listdir has closed
+            except OSError:  # the descriptor of the folder itself, which listdir has closed
                 pass
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - it stays open
     return socket(fileno=fd)

@@ -14,7 +14,7 @@ from nvct.host.nvml.calls import Calls, Handle, optional, reason, string, suppor
 from nvct.host.nvml.model import GpuProperties, NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.procfs import canonical_bus_id
 
-# nvml.h: the profiles whose GPU instances may use the parent's DRM nodes.
+# nvml.h: the profiles whose GPU instances can use the parent's DRM nodes.
 GRAPHICAL_PROFILES = tuple(
     f"NVML_GPU_INSTANCE_PROFILE_{slices}_SLICE_GFX" for slices in (1, 2, 3, 4)
 )
@@ -23,7 +23,7 @@ GRAPHICAL_PROFILES = tuple(
 def report(nvml: Calls, *, complete: bool = False) -> NvmlReport:
     """Return what NVML reports about this machine; a GPU that NVML refuses is a warning.
 
-    A GPU that hangs is missing, unless the report has to be `complete`.
+    A GPU that hangs is in `unanswered`; if the report must be `complete`, it is an NvmlError.
     """
     answers = each_gpu.ask(nvml, _gpu, complete=complete)
     warnings = [f"NVML refuses GPU {index}: {why}" for index, why in answers.refused.items()]
@@ -97,7 +97,7 @@ def _mig_devices(
                 )
             )
         except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):
-            continue  # the numbers of MIG devices may have gaps
+            continue  # the numbers of MIG devices can have gaps
         except nvml.NVMLError as error:
             device = f"{parent_index}:{index}"
             warnings.append(f"NVML refuses MIG device {device}: {nvml.last}: {reason(error)}")
@@ -105,7 +105,6 @@ def _mig_devices(
 
 
 def _graphical_profiles(nvml: Calls, parent: Handle) -> set[int]:
-
     def ask(name: str) -> int:
         return int(nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, getattr(nvml, name)).id)
 
@@ -128,7 +127,7 @@ def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
 
 
 def mig_profile(nvml: Calls, handle: Handle) -> str:
-    """Return e.g. 1g.10gb, from the end of the device's name, else from its attributes."""
+    """Return a profile such as 1g.10gb, from the end of the device's name, else its attributes."""
     name = optional(nvml, lambda: string(nvml.nvmlDeviceGetName(handle))) or ""
     _, mig, profile = name.rpartition(" MIG ")
     if mig:
@@ -152,7 +151,7 @@ BRANDS = (
 )  # fmt: skip
 
 ADDRESSING = ("None", "HMM", "ATS")
-"""By NVML_DEVICE_ADDRESSING_MODE_*, as NVIDIA's DRA driver writes it."""
+"""The names of NVML_DEVICE_ADDRESSING_MODE_*, by number, as NVIDIA's DRA driver writes them."""
 
 
 def properties(nvml: Calls, *, complete: bool = False) -> dict[str, GpuProperties]:
@@ -165,7 +164,7 @@ def _properties_of(nvml: Calls, index: int) -> tuple[str, GpuProperties]:
     uuid = string(nvml.nvmlDeviceGetUUID(handle))
     brand = optional(nvml, partial(nvml.nvmlDeviceGetBrand, handle))
     capability = optional(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
-    # nvidia-ml-py may lack the function: it is looked up where that is caught.
+    # A lambda, because an old nvidia-ml-py lacks the function, which `optional` catches.
     mode = optional(nvml, lambda: nvml.nvmlDeviceGetAddressingMode(handle))
     return uuid, GpuProperties(
         brand="" if brand is None else BRANDS[brand if 0 <= brand < len(BRANDS) else 0],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML reports of the state of GPUs, as values: samples, readiness, health.
+"""What NVML reports about the state of GPUs, as values: samples, readiness, health, preflight.
 
 The names of values are in `UNITS`.
 """
@@ -62,9 +62,10 @@ VALUES = {name: unit for unit, names in UNITS.items() for name in names}
 class ProcessSample:
     """A process that uses a GPU."""
 
-    pid: int  # in the PID namespace of the driver, the host's
+    pid: int  # in the host's PID namespace, the driver's
     memory: int | None  # bytes of the GPU's memory; None where NVML does not report it
-    gi: int = -1  # of its MIG instances, as ci: -1 if there are none
+    # gi, ci: the ids of its MIG instances, -1 if there are none
+    gi: int = -1
     ci: int = -1
     sm: int | None = None  # per cent of the GPU's time; None if not reported, as in MIG mode
     computes: bool = True  # whether it has a CUDA context; False for a display server
@@ -76,37 +77,39 @@ class XidCount:
 
     xid: int
     count: int
-    at: float  # of the last one, in seconds since 1970
-    gi: int = -1  # of the instances, as ci: -1 if the whole GPU is concerned
+    at: float  # the time of the last one, in seconds since 1970
+    # gi, ci: the ids of the MIG instances, -1 if the error is of the whole GPU
+    gi: int = -1
     ci: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSample:
-    """A MIG device."""
+    """The values of a MIG device at one time."""
 
     uuid: str
     gi: int
     ci: int
-    profile: str  # as 1g.10gb; "" where NVML does not report it
+    profile: str  # such as 1g.10gb; "" where NVML does not report it
     values: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows."""
+        """Refuse a value with an unknown name, by ValueError."""
         _check(self.values, VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
-    """A GPU."""
+    """The values of a GPU at one time."""
 
     index: int
     minor: int  # of its device node; -1 if it has none
     uuid: str
     bus_id: str  # its PCI address as NVML writes it, 00000000:18:00.0
     name: str
-    vbios: str = ""  # as the serial, "" where NVML does not report it
+    # vbios, serial, brand: "" where NVML does not report it
+    vbios: str = ""
     serial: str = ""
     brand: str = ""
     values: dict[str, float] = field(default_factory=dict)  # by the names in UNITS
@@ -116,7 +119,7 @@ class GpuSample:
     xids: tuple[XidCount, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows."""
+        """Refuse a value with an unknown name, by ValueError."""
         _check(self.values, VALUES)
 
 
@@ -124,13 +127,13 @@ class GpuSample:
 class NvmlSamples:
     """All GPUs of a machine at one time."""
 
-    driver_version: str = ""  # as the next, "" where NVML does not report it
+    # driver_version, nvml_version: "" where NVML does not report it
+    driver_version: str = ""
     nvml_version: str = ""
-    # when the watch for XIDs started, seconds since 1970: counts of XIDs begin with 0 after it.
-    # 0.0 without a watch.
+    # when the watch for XIDs started, in seconds since 1970, with all counts at 0; 0.0 without one
     watch_start: float = 0.0
     gpus: tuple[GpuSample, ...] = ()  # those that answered, by index
-    unanswered: dict[str, str] = field(default_factory=dict)  # why, for each other GPU, by index
+    unanswered: dict[str, str] = field(default_factory=dict)  # why another is missing, by index
 
 
 def _check(values: dict[str, float], known: Collection[str]) -> None:
@@ -144,7 +147,7 @@ NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReadiness:
-    """A GPU."""
+    """Whether a GPU can be used: persistence mode, and NVLink fabric."""
 
     bus_id: str  # its PCI address as NVML writes it
     persistence: bool | None = None  # keeps the driver initialized; None if not reported
@@ -156,7 +159,7 @@ CONDITION_VALUES = (
     "ecc_corrected", "ecc_uncorrected", "remap_pending", "remap_failed", "retired_pending",
     "recovery_action", "energy",
 )  # fmt: skip
-"""Some of VALUES."""
+"""The names in VALUES that a GpuCondition can have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCondition:
-    """A GPU."""
+    """The values that show the health of a GPU."""
 
     uuid: str  # also of a GPU that is lost, if it answered before; otherwise ""
     error: str = ""  # why NVML refuses the GPU; "" if it does not
@@ -179,13 +182,13 @@ class GpuCondition:
     mig: tuple[MigInstance, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows."""
+        """Refuse a value with an unknown name, by ValueError."""
         _check(self.values, CONDITION_VALUES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlConditions:
-    """All GPUs of a machine that are known, and do not hang."""
+    """All GPUs of a machine that have a known UUID and do not hang."""
 
     gpus: tuple[GpuCondition, ...] = ()
 
@@ -195,21 +198,21 @@ PREFLIGHT_VALUES = (
     "pcie_width", "pcie_width_max", "pcie_gen_slot", "pcie_gen_max", "nvlinks", "mig",
     "persistence", "utilization", "clock_event_reasons",
 )  # fmt: skip
-"""What a preflight reads, as NVML reports it: lanes and generations of PCIe, where `pcie_gen_slot`
-is the most that slot and GPU can do together, and `pcie_gen_max` the GPU alone; the number of
-NVLinks that are up; modes, 0 or 1."""
+"""The values of a preflight: lanes and generations of PCIe (`pcie_gen_slot` is the highest that
+slot and GPU have in common, `pcie_gen_max` the GPU's own); the number of NVLinks that are up;
+modes, 0 or 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPreflight:
-    """A GPU."""
+    """The values that a preflight compares for a GPU."""
 
     uuid: str
     name: str
     values: dict[str, float] = field(default_factory=dict)  # by PREFLIGHT_VALUES, if reported
 
     def __post_init__(self) -> None:
-        """Refuse a value that nobody knows."""
+        """Refuse a value with an unknown name, by ValueError."""
         _check(self.values, PREFLIGHT_VALUES)
 
 

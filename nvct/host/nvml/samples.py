@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of metrics, of all GPUs and MIG devices: a verb of the worker.
+"""Verb samples: the values of all GPUs and MIG devices for metrics. Runs in the worker.
 
 A GPU that hangs is left out, see `each_gpu`. Contract: a value that NVML refuses is an error of
-that value alone.
+that value only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nvct.host.nvml.calls import Calls, Handle, Reading, mig_devices, optional, 
 from nvct.host.nvml.report import mig_profile
 from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples, ProcessSample, XidCount
 
-LIMIT_S = 2.0  # A GPU is left out that has not answered this long after another one has
+LIMIT_S = 2.0  # A GPU that has not answered this long after another one is left out
 ALL_LINKS = 0xFFFFFFFF
 CLOCKS = {"sm_clock": 1, "memory_clock": 2, "video_clock": 3}  # by name, nvmlClockType_t
 THRESHOLDS = {
@@ -32,7 +32,7 @@ OF_BOARD = {
     "performance_state": "nvmlDeviceGetPerformanceState",
     "fan_speed": "nvmlDeviceGetFanSpeed",
     "energy": "nvmlDeviceGetTotalEnergyConsumption",
-    "clock_event_reasons": "nvmlDeviceGetCurrentClocksThrottleReasons",  # its name up to 525
+    "clock_event_reasons": "nvmlDeviceGetCurrentClocksThrottleReasons",  # the name up to 525
     "power_limit": "nvmlDeviceGetPowerManagementLimit",
     "power_limit_default": "nvmlDeviceGetPowerManagementDefaultLimit",
     "power_limit_enforced": "nvmlDeviceGetEnforcedPowerLimit",
@@ -74,7 +74,7 @@ UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 def samples(nvml: Calls) -> NvmlSamples:
-    """Return what all GPUs report now. A GPU that does not answer is named as such."""
+    """Return the values of all GPUs now; `unanswered` has the GPUs without an answer."""
     started = _watch_start(nvml)
     answers = each_gpu.ask(nvml, _gpu, LIMIT_S, at_once=True)
     missing = sorted((answers.refused | answers.unanswered).items())
@@ -243,8 +243,8 @@ def _xids(uuid: str) -> tuple[XidCount, ...]:
     )
 
 
-# Performance metrics (GPM): GPUs have them since Hopper. NVML gives those between two samples;
-# here, since the last question about a device.
+# Performance metrics (GPM): GPUs have them since Hopper. NVML computes them from two samples; here
+# from a new one and the last one of the same device.
 
 MIB = 2**20
 METRICS = {
@@ -263,8 +263,8 @@ METRICS = {
 }
 """By name, nvmlGpmMetricId_t."""
 _gpm_samples: dict[tuple[str, int], Any] = {}
-"""The last sample by the GPU's UUID and the id of the GPU instance. The worker's memory; a device
-is asked by one thread at a time."""
+"""The last sample, by GPU UUID and id of the GPU instance. It needs no lock: only one thread at a
+time asks a device."""
 
 
 def read_gpm(reading: Reading, uuid: str, handle: Handle, gi: int = -1) -> bool:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One session with NVML: the library initialized once in a worker process, a deadline per call.
 
-NVML has a process of its own because it may hang with the driver, or crash. The end of the process
+NVML has a process of its own because it can hang with the driver, or crash. The end of the process
 closes NVML's handles, which a change of the MIG mode or a reset of a GPU requires.
 
-Contract: for one thread at a time. `shared_session` is the one of this process for each library,
-closed when the process ends. A long-lived process does not use it: open handles keep the driver's
-modules from being unloaded.
+Contract: for one thread at a time. `shared_session` returns this process's session for a library,
+which is closed when the process ends. A long-lived process does not use it: open handles keep the
+driver's modules from being unloaded.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ DMESG = "dmesg tells which GPU hangs"
 class NvmlSession:
     """NVML through nvidia-ml-py and one library file, in a worker process.
 
-    Each question raises NvmlError as `report` does.
+    Each call raises NvmlError as `report` does.
 
     The worker starts with the first call, and again with the first call after a crash or a
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
 
-    A call has `limit_s` seconds. `serve` runs in the worker, by default `worker.serve`. Below a
-    `root`, the library is loaded only if nobody but root can change it, see `trusted_file`.
+    A call has `limit_s` seconds. `serve` runs in the worker, by default `worker.serve`. With
+    `root`, the library below that folder is loaded only if no other user than root can change it,
+    see `trusted_file`.
     """
 
     def __init__(
@@ -65,11 +66,11 @@ class NvmlSession:
         self._worker: WorkerProcess | None = None
         self._requests = 0
         # how long the first answer took, in seconds: the start of the worker, of NVML, and of each
-        # GPU that nothing else uses. None until there is one.
+        # GPU that nothing else uses; None before that
         self.first_answer_s: float | None = None
 
     def report(self) -> NvmlReport:
-        """Return what NVML reports about this machine: all of it.
+        """Return a complete report about this machine.
 
         NvmlError if the library cannot be loaded or initialized, hangs or crashes, or a GPU hangs.
         """
@@ -80,7 +81,7 @@ class NvmlSession:
         self.ask("check", NoneType)
 
     def properties(self) -> dict[str, GpuProperties]:
-        """Return brand and architecture of each GPU, by its UUID."""
+        """Return brand, architecture and addressing mode of each GPU, by its UUID."""
         return self._ask_complete("properties", dict[str, GpuProperties])
 
     def mig(self) -> MigState:
@@ -90,7 +91,7 @@ class NvmlSession:
         return self.ask("mig", MigState)
 
     def change_mig(self, change: MigChange) -> Any:  # noqa: ANN401 - of the type in CHANGES
-        """Change MIG once, and return the answer; NvmlError as `report`, or if NVML refuses."""
+        """Make one change of MIG, and return the answer; NvmlError also if NVML refuses it."""
         from nvct.host.nvml.mig_model import CHANGES
 
         verb, answer = CHANGES[type(change)]
@@ -124,9 +125,9 @@ class NvmlSession:
         return worker is not None and worker.killed
 
     def _ask_complete(self, verb: str, kind: type[T]) -> T:
-        """Return the answer to a verb that refuses to leave out a GPU that hangs.
+        """Return the answer of all GPUs to a verb.
 
-        NvmlError as `ask`, or if a GPU hangs: the worker is killed.
+        NvmlError as `ask`; also if a GPU hangs: then the worker is killed.
         """
         try:
             return self.ask(verb, kind, {"complete": True})
@@ -136,10 +137,10 @@ class NvmlSession:
             raise
 
     def ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
-        """Return the worker's answer to a request, of a type: `object` takes it as it is.
+        """Send a request to the worker and return its answer as `kind` (`object`: any JSON data).
 
-        NvmlError if NVML refuses, or the worker does not answer and is killed; NvctError as the
-        worker's own failure.
+        NvmlError if NVML refuses, or the worker does not answer and is killed; NvctError if the
+        worker itself fails.
         """
         worker = self._own_worker()
         if worker is None:
@@ -152,7 +153,7 @@ class NvmlSession:
             if self.first_answer_s is None:
                 self.first_answer_s = time.monotonic() - since
             return typed.load(kind, answer, verb)
-        except NvctError:  # an answer, too
+        except NvctError:  # an answer of the worker
             raise
         except TimeoutError as error:
             self._kill(worker)
@@ -205,7 +206,7 @@ class NvmlSession:
 
 
 def is_hang(message: str) -> bool:
-    """Return whether the message of an error is about NVML that does not answer."""
+    """Return whether an error's message says that NVML does not answer."""
     return message.startswith((HANG, "NVML hangs"))
 
 
@@ -244,7 +245,7 @@ def shared_session(library: str) -> NvmlSession:
 
 
 def close_shared() -> None:
-    """Close all sessions. A worker that does not end is left alone."""
+    """Close all sessions; a worker that does not end is left alone."""
     atexit.unregister(close_shared)
     while _SESSIONS:
         _, (_, current) = _SESSIONS.popitem()

@@ -43,14 +43,14 @@ VERBS: Mapping[str, str] = {
     "events": "events",
     "samples": "samples",
 }
-"""The module of this package that has the function of the verb's name: no process asks for all."""
+"""The module with the function of each verb's name; no process uses, and so imports, all."""
 
 
 def serve(connection: socket, path: str, load: Load = calls.load, root: str | None = None) -> None:
-    """Answer requests until the session closes the connection; `root` as of the session.
+    """Answer requests until the session closes the connection; `root` as in `NvmlSession`.
 
-    NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
-    for events, up to a second. MalformedMessageError if the session does not speak the protocol.
+    The end of the process closes NVML's handles: nvmlShutdown would wait up to a second for the
+    thread of `events`. MalformedMessageError if the session does not speak the protocol.
     """
     if root is not None:
         load = partial(calls.load_below, root)
@@ -64,7 +64,7 @@ def serve(connection: socket, path: str, load: Load = calls.load, root: str | No
 
 
 def _answer(driver: calls.Driver, number: int, verb: str, arguments: dict[str, Json]) -> bytes:
-    """Return an answer, with a value or an error; one that is no JSON is an error, too."""
+    """Return an answer with a value or an error; a value that is not JSON becomes an error."""
     words: dict[str, object] = {**arguments}
     limit_s = words.pop(messages.CALL_LIMIT, None)
     until = time.monotonic() + limit_s if isinstance(limit_s, (int, float)) else math.inf

@@ -15,8 +15,8 @@ table in snapshot.json, so that unpacking a snapshot creates no link and no devi
     cache     [name, path, machine] of ld.so.cache
     nvml      the report of NVML, or its error
 
-Contract: the reader trusts nothing in a snapshot: no path may lead out of the tree. Each UUID is
-replaced by an invented one, the same in every place; hostnames are removed.
+Contract: the reader does not trust a snapshot: it refuses paths that lead out of the tree. Each
+UUID is replaced by an invented one, the same in every place; hostnames are removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TEXT_LIMIT = 1 << 20
 ENTRY_LIMIT = 100_000
 TOTAL_LIMIT, INDEX_LIMIT = 64 << 20, 16 << 20
 """Bytes of all files, and of the index; snapshots of real hosts have less than 2 MiB."""
-HEADER_LIMIT = 64 << 10  # bytes that an archive has for one entry, besides its content
+HEADER_LIMIT = 64 << 10  # bytes that an archive can have for one entry, besides its content
 CHUNK = 1 << 16
 VERSION = "proc/driver/nvidia/version"
 BUILDER = re.compile(r"\([^()\s@]+@[^()\s]+\)")
@@ -80,7 +80,7 @@ TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 def redacted(
     snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False, uuids: Uuids | None = None
 ) -> Snapshot:
-    """Return a snapshot without UUIDs, and without the builder and build host of the module."""
+    """Return a snapshot with invented UUIDs, without the module's builder and build host."""
     clean = str if keep_uuids else uuids or Uuids()
     tables = {name: cleaned(getattr(snapshot, name), clean) for name in TABLES}
     texts = {clean(path): clean(text) for path, text in sorted(snapshot.texts.items())}
@@ -159,17 +159,17 @@ def load(path: str) -> Snapshot:
         else:
             files = _from_folder(path) if _has_index(path) else {}
     except tarfile.ReadError as error:
-        # tarfile's message has the errors of all its readers.
-        message = f"{path} is no snapshot: it is no whole tar archive"
+        # tarfile's own message would have the errors of all its readers.
+        message = f"{path} is not a snapshot: it is not a whole tar archive"
         raise DocumentError(message, hint=HINT) from error
     except _damage() as error:
-        raise DocumentError(f"{path} is no snapshot: {error}") from error
+        raise DocumentError(f"{path} is not a snapshot: {error}") from error
     except OSError as error:
         raise HostError(f"cannot read snapshot {path}: {error.strerror}") from error
     files = _without_folder(files)
     index = files.pop(INDEX, None)
     if index is None:
-        raise DocumentError(f"{path} is no snapshot: it has no {INDEX}", hint=HINT)
+        raise DocumentError(f"{path} is not a snapshot: it has no {INDEX}", hint=HINT)
     if len(index) > INDEX_LIMIT:
         raise DocumentError(f"{path} is too large for a snapshot: {INDEX}")
     try:
@@ -211,7 +211,7 @@ def _from_archive(path: str) -> dict[str, bytes]:
                 member = archive.next()
                 if member is None:
                     return files
-                archive.members = []  # they would be kept
+                archive.members = []  # else tarfile keeps every entry
                 bytes_left -= member.size
                 if bytes_left < 0:
                     raise DocumentError(f"{path} is too large for a snapshot: {member.name}")
@@ -243,7 +243,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 class _LimitedReader:
-    """A file with a limit on what is read of it: tarfile reads as much as headers say."""
+    """A file with a limit on reads, because tarfile reads as much as an archive's headers say."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.room = HEADER_LIMIT
@@ -251,7 +251,7 @@ class _LimitedReader:
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        """Read some bytes; ReadError if there is no room for so many."""
+        """Read up to `size` bytes; ReadError if that exceeds the limit."""
         if size > self.room:
             raise tarfile.ReadError("a header is too large")
         data = self._file.read(size)
@@ -266,7 +266,7 @@ def _has_index(folder: str) -> bool:
 
 
 def _without_folder(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Return files by their paths relative to the index's folder, which `tar` may add."""
+    """Return files by their paths relative to the folder of the index, which `tar` can add."""
     index_path = min((name for name in files if name.endswith(f"/{INDEX}")), key=len, default="")
     if INDEX in files or not index_path:
         return files
@@ -279,11 +279,11 @@ def _check(snapshot: Snapshot) -> None:
     tables = (snapshot.texts, snapshot.links, snapshot.elf, snapshot.files, snapshot.folders)
     for table in (*tables, snapshot.nodes, snapshot.sockets):
         if len(table) > ENTRY_LIMIT:
-            raise DocumentError(f"the snapshot has {len(table)} entries of one kind")
+            raise DocumentError(f"the snapshot has more than {ENTRY_LIMIT} entries of one kind")
         for path in table:
             part, _, below = path.partition("/")
             if part not in PARTS or "\0" in path or not below or os.path.normpath(path) != path:
-                raise DocumentError(f"the snapshot has a path that is not below it: {path!r}")
+                raise DocumentError(f"the snapshot has a path outside its folders: {path!r}")
             parents = path.split("/")
             if any("/".join(parents[:n]) in snapshot.links for n in range(1, len(parents))):
                 raise DocumentError(f"the snapshot has a path below one of its links: {path!r}")

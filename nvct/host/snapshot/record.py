@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the parts of a host that discovery can see: `nvct snapshot`.
+"""Records the parts of a host that discovery can see: `nvct snapshot`.
 
-Contract: this module only reads, opens no device and follows no link out of the driver root.
-The lists below name the paths; those that discovery finds are added. The lists do not depend on
-discovery, since a host on which discovery fails is the one that is worth recording.
+Contract: this module only reads, opens no device and follows no link out of the driver root. It
+records the paths in the lists below, and paths that discovery finds. The lists do not depend on
+discovery, because a host on which discovery fails is the most important to record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROC = (
     "device-tree/compatible", "device-tree/model", "sys/kernel/osrelease",
     "sys/kernel/random/boot_id",
 )  # fmt: skip
-# These files are for writing, and some block the reader.
+# These files are for writing, and some block a reader.
 NOT_READ = ("suspend", "suspend_depth", "registry.bin")
 MODULES = (
     "nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_fs", "nvidia_peermem",
@@ -184,7 +184,7 @@ def _nodes(
 
 
 def _link(snapshot: Snapshot, key: str, path: str, dev: str) -> None:
-    """Record a link that stays in /dev, such as in dri/by-path; others may reveal secrets."""
+    """Record a link that stays in /dev, such as in dri/by-path; other links can reveal secrets."""
     target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
     if target.startswith(f"{dev}/"):
         key_folder = os.path.dirname(key)

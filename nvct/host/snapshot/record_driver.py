@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Record the user space of a driver: names, links, ELF headers and small text files."""
+"""Records the user space of a driver: names, links, ELF headers and small text files."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class _Recorder:
                     headers = elf.Elf(file.fileno())
                     needed = headers.needed
             except (OSError, NvctError):
-                pass  # recorded below as a file that is no ELF, as discovery sees it
+                pass  # recorded below as a file that is not ELF, as discovery sees it
             else:
                 entry = [mode, size, headers.machine, headers.soname, needed]
                 self.snapshot.elf[key] = entry
@@ -167,7 +167,7 @@ def record(
                 recorder.add(f"{folder}/{name}")
     _firmware(recorder, roots)
     _config(recorder, [*shares, *SHARE])
-    _close(recorder, libraries, cached)
+    _record_needed(recorder, libraries, cached)
     snapshot.cache = [list(entry) for entry in cached if recorder.resolved.get(entry[1])]
     for folder in ("/run", "/var/run"):
         sockets(snapshot, f"driver{folder}", join(roots.driver_root, folder))
@@ -212,7 +212,7 @@ def _library_dir(recorder: _Recorder, folder: str, depth: int, visited: set[str]
 def _firmware(recorder: _Recorder, roots: Roots) -> None:
     for folder in programs.directories(roots):
         for version in recorder.names(f"{folder}/nvidia"):
-            if RELEASE.fullmatch(version):  # other names are of chips, for nouveau
+            if RELEASE.fullmatch(version):  # other folders are chips', for nouveau
                 for name in recorder.names(f"{folder}/nvidia/{version}"):
                     recorder.add(f"{folder}/nvidia/{version}/{name}")
 
@@ -233,7 +233,7 @@ def _config(recorder: _Recorder, shares: Iterable[str]) -> None:
             recorder.add(path)
 
 
-def _close(
+def _record_needed(
     recorder: _Recorder, libraries: Iterable[str], cached: list[tuple[str, str, str]]
 ) -> None:
     by_name: dict[str, list[str]] = {}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes out of text what is nobody else's business: UUIDs, names, addresses, secrets.
+"""Replaces UUIDs, names, addresses and secrets in text.
 
-Each thing is replaced by the same invented word in every place, so that a reader still sees which
-are equal. Contract: what is found by its form is replaced; a secret that looks like a plain word
-is not found, so a record holds no more than it needs.
+A UUID or address is replaced by the same invented word in every place, so that a reader still sees
+which are equal. Contract: a secret is recognized by its form or by the name before it. One that
+looks like a plain word stays, so a record must not contain more than it needs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NAMES = (
     r"|(?<![a-z])sig(?![a-z])|auth(?!or)|connection[-_]?string|(?<![a-z])dsn(?![a-z])"
     r"|(?:api|access|account|private|licen[cs]e|master|signing|encryption|ssh)[-_]?key"
 )
-"""In the name of a variable, key or option whose value is a secret."""
-QUOTE = r"""(?: \\? ["'] )"""  # behind a backslash in JSON that is a string of JSON
+"""Parts of the name of a variable, key or option whose value is a secret."""
+QUOTE = r"""(?: \\? ["'] )"""  # with a backslash if the JSON is itself a string in JSON
 VALUE = r"""(?: \\"(?:[^"\\]|\\(?!"))*\\" | "[^"]*" | '[^']*' | [^\s,;"'}\]\\]+ )"""
 ASSIGNED = re.compile(
     rf"""(?ix)( (?:{NAMES}) [\w.-]{{0,80}} {QUOTE}? \s{{0,9}} [=:] \s{{0,9}} )
     ( (?:bearer|basic)\s+\S+ | {VALUE} )"""
 )
-"""NAME=VALUE and "name": "value", where the name has that of a secret. Nothing repeats without a
-limit before what is looked for: the time would grow with the square of a text's length."""
+"""NAME=VALUE and "name": "value", where the name contains one of NAMES. Repeats before the value
+have limits: without them, the time would grow with the square of a text's length."""
 PHRASES = re.compile(
     r"""(?i)((?:passphrase|licen[cs]e[-_ ]key|\b(?:set-)?cookie)"""
     r"""[^\S\r\n]{0,9}[=:][^\S\r\n]{0,9})(?!["'])([^"'\r\n]+)"""
@@ -39,23 +39,23 @@ OPTION = re.compile(
     rf"""(?ix)( (?<![\w-]) --? [\w-]{{0,80}} (?:{NAMES}) [\w-]{{0,80}} {QUOTE}? [\s,]{{1,9}} )
     ( (?!-) {VALUE} )"""
 )
-"""--password VALUE, of a command line or a list of words."""
+"""--password VALUE, in a command line or a list of words."""
 OPTIONS = r"-u|-U|--user|--proxy-user"
 LOGIN = re.compile(
     rf"""(?x)( (?<![\w-]) (?:{OPTIONS}) {QUOTE}? [\s,=]{{0,9}} {QUOTE}? )
     (?!\d{{1,10}}:\d{{1,10}}\b) [\w.@+-]{{1,80}} : [^\s"'\\]+"""
 )
-"""-u NAME:PASSWORD, as of curl, and not UID:GID."""
+"""-u NAME:PASSWORD, as curl takes it, but not UID:GID."""
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 KEYS = re.compile(
     r"\beyJ[\w-]{8,}\.[\w-]+\.?[\w-]*"  # JSON Web Token, RFC 7519
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[a-z]_\w{20,}|\bglpat-[\w-]{16,}|\bnvapi-[\w-]{16,}"
     r"|\bxox[a-z]-[\w-]{10,}|\bhf_\w{20,}|\bsk-[\w-]{20,}"
 )
-"""Of AWS, GitHub, GitLab, NGC, Slack, Hugging Face, OpenAI."""
+"""Keys of AWS, GitHub, GitLab, NGC, Slack, Hugging Face, OpenAI."""
 PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
 URL_USER = re.compile(r"""(?<=://)(?:[^\s/@:"'<>]{0,80}:[^\s"'<>]{0,200}|[^\s/@:]{1,80})@""")
-"""A password may have any character, if the URL was not made by a program."""
+"""NAME:PASSWORD in a URL; a person can write any character into the password, unescaped."""
 MAIL = re.compile(r"[\w.+-]{1,80}@[\w-]{1,80}(?:\.[\w-]{1,80})+")
 HOME = re.compile(r"(?<=/home/)[^/\s\"':]+")
 MAC = re.compile(rf"\b(?:{HEX}{{2}}:){{5}}{HEX}{{2}}\b")
@@ -71,7 +71,7 @@ class Uuids:
         self._known: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
-        """Return a text with invented UUIDs."""
+        """Return a text with each UUID replaced."""
         return UUID.sub(self._invented, text)
 
     def _invented(self, match: re.Match[str]) -> str:
@@ -85,7 +85,7 @@ class Redactor:
     """Replaces UUIDs, names of host and users, addresses and secrets."""
 
     def __init__(self, names: Sequence[str] = (), uuids: Uuids | None = None) -> None:
-        # "localhost" and "root" say nothing, and are parts of paths.
+        # "localhost" and "root" reveal nothing, and are parts of paths.
         private = {name for name in names if len(name) > 1 and name not in ("localhost", "root")}
         longest_first = sorted(private, key=len, reverse=True)
         words = "|".join(map(re.escape, longest_first))
@@ -94,7 +94,7 @@ class Redactor:
         self._known: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        """Return a text without them."""
+        """Return a text with all of these replaced."""
         text = PEM.sub(REMOVED, text)
         for form in (PHRASES, ASSIGNED, OPTION, LOGIN):
             text = form.sub(lambda match: f"{match[1]}{REMOVED}", text)
@@ -109,7 +109,7 @@ class Redactor:
         return self._own.sub("(name)", text) if self._own else text
 
     def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON
-        """Return JSON data without them; the value of a secret's key is removed as a whole."""
+        """Return JSON data with all of these replaced; the value of a secret's key is removed."""
         return cleaned(value, self.text, is_secret=_is_secret)
 
     def _address(self, match: re.Match[str]) -> str:
@@ -123,7 +123,7 @@ def cleaned(
     clean: Callable[[str], str],
     is_secret: Callable[[str], bool] = lambda _: False,
 ) -> Any:  # noqa: ANN401
-    """Return JSON data with its texts cleaned, and its keys in order."""
+    """Return JSON data with its strings cleaned, values of secrets removed, and keys sorted."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
@@ -145,7 +145,7 @@ def cleaned(
 
 
 def _is_option(word: object) -> bool:
-    """Return whether a word of a command line takes the next one as its value."""
+    """Return whether a word of a command line is an option whose value is the next word."""
     return isinstance(word, str) and word.startswith("-") and "=" not in word
 
 

@@ -44,15 +44,14 @@ class _Board(NamedTuple):
 
     @property
     def nodes(self) -> NodeSearch:
-        """Return the search for its nodes."""
         return NodeSearch(self.roots, self.options.stat_node, self.findings)
 
 
 def is_tegra(roots: Roots) -> bool:
-    """Return whether JetPack's lists, not procfs, define what containers get.
+    """Return whether JetPack's CSV files, not procfs, define what containers get.
 
-    True if the Tegra files exist and either no GPU exists or one of them is integrated. An IGX
-    board that runs the driver for its discrete GPU alone has the files as well.
+    True if a GPU is integrated; also if the Tegra files exist, and either procfs lists no GPU or
+    nvgpu is loaded. An IGX board with the driver for only its discrete GPU has the files as well.
     """
     gpus = procfs.gpus(roots)
     if any(is_integrated_name(gpu.model) for gpu in gpus):
@@ -68,8 +67,8 @@ def is_integrated_name(name: str) -> bool:
 def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
     """Return the inventory of a Jetson or IGX board.
 
-    HostError if the lists are empty, or no node in them exists; UsageError if a search path is not
-    absolute.
+    HostError if the CSV files are empty, or none of their nodes exists; UsageError if a search
+    path is not absolute.
     """
     board = _Board(roots, options, Findings())
     entries = csv.read(roots, board.options, board.findings)
@@ -78,9 +77,9 @@ def discover(roots: Roots, options: DiscoveryOptions = DEFAULTS) -> Inventory:
         folders = {os.path.dirname(path) for path in paths}
         location = folders.pop() if len(paths) > 1 == len(folders) else ", ".join(paths)
         raise HostError(
-            "no CSV file says what containers get on this board: "
+            "no CSV file lists what containers get on this board: "
             f"{location or f'{roots.etc}/{csv.FOLDER}'}",
-            hint="install nvidia-l4t-init, or name them: --csv.file",
+            hint="install nvidia-l4t-init, or name the files: --csv.file",
         )
     files, links, library = _files(board, entries)
     report = _ask(board, library)
@@ -138,12 +137,14 @@ def _installed_nvml(tree: Tree) -> str | None:
 def _ask(board: _Board, library: str | None) -> NvmlReport | None:
     nvml = board.options.nvml_of(library)
     if nvml is None:
-        board.findings.note("no NVML: one device, and CUDA of a container's own is not used")
+        board.findings.note("no NVML: one device, and a container's own CUDA compat is not used")
         return None
     try:
         report = nvml.report()
     except NvmlError as error:
-        board.findings.warn(f"{error.message}: one device, and no CUDA of a container's own")
+        board.findings.warn(
+            f"{error.message}: one device, and a container's own CUDA compat is not used"
+        )
         return None
     for warning in report.warnings:
         board.findings.warn(warning)
@@ -151,7 +152,7 @@ def _ask(board: _Board, library: str | None) -> NvmlReport | None:
 
 
 def _compat_root(options: DiscoveryOptions, report: NvmlReport | None) -> str:
-    """Return the folder of a container's own CUDA for this board, "" for the usual folder."""
+    """Return the folder of CUDA compat in this board's containers, "" for the usual folder."""
     if report and any("Orin (nvgpu)" in gpu.name for gpu in report.gpus):
         return options.compat_container_root or ORIN_COMPAT_ROOT
     return ""
@@ -168,10 +169,11 @@ def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNo
             listed = {node.path: node for node in made if node}
             by_path |= listed
             if not listed:
-                board.findings.leave_out(entry.path, f"{entry.reason}, the host has none")
+                reason = f"{entry.reason}, but the host does not have it"
+                board.findings.leave_out(entry.path, reason)
     if not by_path:
         raise HostError(
-            f"no device node that this board's CSV files name is in {roots.dev}",
+            f"{roots.dev} has none of the device nodes that this board's CSV files name",
             hint="load the GPU's module, or name the place: --dev-root",
         )
     return by_path
@@ -218,7 +220,7 @@ def _is_integrated(gpu: NvmlGpu) -> bool:
 def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[DeviceNode]:
     """Return a discrete GPU's own nodes; none if /dev/nvidia<minor> is missing.
 
-    If the lists mount /dev/dri/by-path, no node is made in it: that directory is the host's.
+    If the CSV files mount the host's /dev/dri/by-path, no node is made in it.
     """
     node = nodes.gpu_node(board.nodes, gpu.minor, gpu.index)
     if node is None:

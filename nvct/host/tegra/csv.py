@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """JetPack's CSV files, `TYPE, PATH` in each line, and the files and links that they name.
 
-Contract: a file is mounted at its real path. Every link from the listed name to the file is made
-in the container with the link text of the host. Links are resolved inside the driver root.
-nvidia-container-toolkit v1.20 resolves them against the host and passes host paths to its hook,
-which are wrong in a container if the driver root is not /. Patterns are those of `go_pattern`.
+Contract: a file is mounted at its real path. Every link on the way from the listed name to the
+file is made in the container with the link text of the host. Links are resolved inside the driver
+root. nvidia-container-toolkit v1.20 resolves them against the host and passes host paths to its
+hook, which are wrong in a container if the driver root is not /. Patterns are those of
+`go_pattern`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        """The reason for a file or node of it."""
+        """The reason for a file or node that the line names."""
         return f"{os.path.basename(self.source)} names it"
 
 
@@ -60,8 +61,8 @@ def list_paths(roots: Roots, options: DiscoveryOptions) -> list[str]:
 def read(roots: Roots, options: DiscoveryOptions, findings: Findings) -> list[Entry]:
     """Return the lines of all CSV files, each kind and path once.
 
-    A file that an option names must exist and not be empty; else a warning follows. JetPack's base
-    files may be missing. Symbolic links that match an ignore pattern are left out.
+    Warns of a file without entries, and of a missing file that an option names; JetPack's base
+    files can be missing. Symbolic links that match an ignore pattern are left out.
     """
     unique: dict[tuple[Kind, str], Entry] = {}
     ignored = [ignore_rule(pattern) for pattern in options.csv_ignore]
@@ -69,11 +70,11 @@ def read(roots: Roots, options: DiscoveryOptions, findings: Findings) -> list[En
         text = read_text(source)
         entries = [] if text is None else parse(text, source, findings)
         if not entries and (text is not None or options.csv_files is not None):
-            fault = "cannot be read" if text is None else "names nothing"
+            fault = "cannot be read" if text is None else "has no entries"
             findings.warn(f"the CSV file {source} {fault}")
         for entry in entries:
             if entry.kind == "sym" and any(matches(entry.path) for matches in ignored):
-                findings.leave_out(entry.path, "an ignore pattern names it")
+                findings.leave_out(entry.path, "it matches an ignore pattern")
             else:
                 unique.setdefault((entry.kind, entry.path), entry)
     return list(unique.values())
@@ -82,13 +83,13 @@ def read(roots: Roots, options: DiscoveryOptions, findings: Findings) -> list[En
 def parse(text: str, source: str, findings: Findings) -> list[Entry]:
     """Return the lines of one CSV file; a malformed line is skipped with a note."""
     entries = []
-    # Only newlines end a line: a path may contain the other separators of str.splitlines().
+    # Only newlines end a line: a path can contain the other separators of str.splitlines().
     for number, line in enumerate(text.split("\n"), 1):
         kind, _, path = (part.strip() for part in line.partition(","))
         if kind in KINDS and path and "\0" not in path:
             entries.append(Entry(kind=cast("Kind", kind), path=path, source=source))
         elif kind and not kind.startswith("#"):
-            findings.note(f"line {number} of {source} is no TYPE, PATH: {line.strip()[:60]!r}")
+            findings.note(f"line {number} of {source} is not TYPE, PATH: {line.strip()[:60]!r}")
     return entries
 
 
@@ -106,7 +107,7 @@ RELEASE = "nv_tegra_release"
 
 
 class Mounts:
-    """Collects the files and links that lists name, sorted by container path."""
+    """Collects the files and links that CSV files name, sorted by container path."""
 
     def __init__(self, tree: Tree, roots: Roots, findings: Findings) -> None:
         self._tree = tree
@@ -125,7 +126,7 @@ class Mounts:
             for path in expand(join(base, entry.path), self._tree.names)
         ]
         if not any(results):
-            self._findings.leave_out(entry.path, f"{entry.reason}, the host has none")
+            self._findings.leave_out(entry.path, f"{entry.reason}, but the host does not have it")
 
     def take_release(self) -> None:
         """Add the file by which programs detect the board and the release."""
@@ -170,7 +171,7 @@ class Mounts:
         return True
 
     def _take_directory(self, entry: Entry, path: str) -> bool:
-        # A directory in /dev is below the dev root, whatever the driver root is.
+        # A directory in /dev is always below the dev root, not below the driver root.
         in_dev = path.startswith("/dev/")
         host_path = join(self._roots.dev_root or "/", path) if in_dev else self._host_path(path)
         if not os.path.isdir(host_path):
@@ -219,7 +220,7 @@ class Mounts:
         )
 
     def _add_library_links(self) -> None:
-        """Add the names that the dynamic linker and programs look for, unless they are taken.
+        """Add links for the names that the dynamic linker and programs look for.
 
         nvidia-container-toolkit v1.20 does so only for names like libx.so.1.2, and only if the
         host has the link.

@@ -69,7 +69,7 @@ def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     reading.read(("sm_active", "dram_active"), lambda: (value, 1.0))
 
     assert reading.values == {"dram_active": 1.0}
-    assert reading.errors == {"sm_active": f"NVML says {value}"}
+    assert reading.errors == {"sm_active": f"NVML returns {value}"}
 
 
 def test_what_was_set_is_what_is_sampled(tmp_path: Path) -> None:

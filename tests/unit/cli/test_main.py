@@ -111,7 +111,7 @@ def failing(error: BaseException) -> click.Command:
         (KeyError("x"), 1,
          "nvct: unexpected KeyError: 'x'; please report it; NVCT_DEBUG=1 shows more [bug]\n"),
         (ModuleNotFoundError("x", name="httpx2"), 1,
-         "need: pip install '.[agent]' in a checkout [host]\n"),
+         "need it: pip install '.[agent]' in a checkout [host]\n"),
         (ModuleNotFoundError("x", name="nvct.gone"), 1,
          "nvct: unexpected ModuleNotFoundError: x; please report it; NVCT_DEBUG=1 shows more [bug]\n"),
         (KeyboardInterrupt(), 130, "\nnvct: stopped\n"),

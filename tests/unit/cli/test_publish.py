@@ -128,7 +128,7 @@ def test_a_call_by_hand_publishes_no_more_than_the_service(
     assert names(output) == ["0", "1", "all"]
     file.write_text(f"{DEVICES}=0,1\n{DEVICES}=\n", encoding="utf-8")
     assert published_spec.choices_of_service(str(file)) == {}
-    with pytest.raises(DocumentError, match="is no regular file"):
+    with pytest.raises(DocumentError, match="is not a regular file"):
         published_spec.choices_of_service(str(tmp_path))
 
 

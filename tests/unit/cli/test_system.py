@@ -71,7 +71,7 @@ def test_changes_are_reported_and_a_second_run_reports_nothing(tmp_path: Path) -
         f"{tmp_path}/dev/nvidia-modeset made as device 195:254",
         f"{tmp_path}/dev/nvidia-uvm made as device 508:0",
         f"{tmp_path}/dev/nvidia-uvm-tools made as device 508:1",
-        f"{tmp_path}/dev/nvidiactl was no device node: now device 195:255",
+        f"{tmp_path}/dev/nvidiactl was not a device node: now device 195:255",
     ]
     assert second.stderr == ""
 
@@ -82,7 +82,7 @@ def test_a_gpu_without_a_minor_is_warned_about(tmp_path: Path) -> None:
     arguments = ("create-device-nodes", "--gpus", "--dry-run", "--root", str(tmp_path))
     links = ("create-dev-char-symlinks", "--create-all", "--dry-run")
     options = ("--dev-root", str(tmp_path), "--dev-char-path", f"{tmp_path}/char")
-    warning = "warning: the GPU at 0000:18:00.0 has no device minor yet: no node for it\n"
+    warning = "warning: the GPU at 0000:18:00.0 has no device minor yet: its node is not made\n"
 
     assert run(tree, *arguments).stderr == warning
     assert run(tree, *links, *options).stderr == warning

@@ -194,7 +194,7 @@ def test_other_file_types_are_refused_at_once(kind: str, tmp_path: Path) -> None
     with pytest.raises(ConfigError) as caught:
         load(str(path))
 
-    assert caught.value.message == f"{path} is no regular file"
+    assert caught.value.message == f"{path} is not a regular file"
     assert caught.value.hint == "replace it by a file of settings"
 
 

@@ -258,7 +258,7 @@ def test_a_folder_in_place_of_a_file_is_refused(host: Host, name: str) -> None:
     host.path(name).unlink(missing_ok=True)
     host.path(name).mkdir(parents=True)
 
-    with pytest.raises(DocumentError, match="no regular file"):
+    with pytest.raises(DocumentError, match="not a regular file"):
         host.transaction().configure(options())
 
     assert host.pages() == 0

@@ -122,7 +122,7 @@ def test_unknown_word_is_refused_with_the_known_ones() -> None:
 
     assert caught.value.message == "capability 'grphics' is unknown"
     assert caught.value.hint == (
-        "use all, or of compute utility graphics video display ngx compat32"
+        "use all, or any of compute utility graphics video display ngx compat32"
     )
 
 

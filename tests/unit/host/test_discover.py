@@ -71,7 +71,7 @@ def test_gpus_come_from_nvml_if_procfs_lists_none(host: HostTree) -> None:
 
     assert [gpu.uuid for gpu in inventory.gpus] == [host.uuid(0)]
     assert inventory.gpus[0].node is not None
-    assert inventory.notes == ("procfs lists no GPU: they are NVML's",)
+    assert inventory.notes == ("procfs lists no GPU: NVML's list is used",)
 
 
 def test_files_of_all_kinds_are_sorted_by_container_path(host: HostTree) -> None:

@@ -81,7 +81,7 @@ def test_without_follow_the_link_is_replaced_and_its_target_stays(tmp_path: Path
     assert (tmp_path / "precious").read_bytes() == b"old"
     assert not (tmp_path / "link").is_symlink()
     assert (tmp_path / "link").read_bytes() == b"new"
-    with pytest.raises(UnsafePathError, match="no regular file"):
+    with pytest.raises(UnsafePathError, match="not a regular file"):
         files.write_atomic(str(tmp_path), b"new")
 
 
@@ -281,7 +281,7 @@ def test_a_lock_file_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> No
     (tmp_path / "precious").touch()
     (tmp_path / "second").hardlink_to(tmp_path / "precious")
     for name in ("fifo", "second"):
-        with pytest.raises(OSError, match=f"no regular file of one name: .*/{name}"):
+        with pytest.raises(OSError, match=f"not a regular file with one name: .*/{name}"):
             files.try_lock(str(tmp_path / name))
     (tmp_path / "link").symlink_to("elsewhere")
     with pytest.raises(OSError, match="symbolic links"), files.Lock(str(tmp_path / "link"), 0.0):

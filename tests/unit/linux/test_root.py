@@ -159,10 +159,10 @@ def test_only_regular_files_are_opened(root: Root, inside: Path, kind: str) -> N
         os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 5))
     else:
         pytest.skip("needs CAP_MKNOD")
-    with pytest.raises(UnsafePathError, match=f"/odd in {inside} is no regular file"):
+    with pytest.raises(UnsafePathError, match=f"/odd in {inside} is not a regular file"):
         root.read_file("/odd")
     if kind != "directory":
-        with pytest.raises(UnsafePathError, match="no file or directory"):
+        with pytest.raises(UnsafePathError, match="neither a file nor a directory"):
             root.chmod("/odd", 0o777)
     assert mode(path) & 0o077 == 0
 

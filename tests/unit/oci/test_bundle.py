@@ -97,7 +97,7 @@ def test_a_missing_config_is_a_bundle_error(tmp_path: Path) -> None:
 def test_a_directory_or_a_fifo_is_a_bundle_error_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo"):
-        with pytest.raises(BundleError, match="is no regular file"):
+        with pytest.raises(BundleError, match="is not a regular file"):
             bundles.load(str(path))
 
 

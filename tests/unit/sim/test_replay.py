@@ -136,7 +136,7 @@ def test_the_command_prints_the_spec_and_warnings(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "\nkind: nvidia.com/gpu\n" in done.stdout
     assert f"hostPath: {host.driver}/{LIB}/libcuda.so.{VERSION}\n" in done.stdout
-    assert f"warning: {host.base}/dev/nvidia-uvm is no device node" in done.stderr
+    assert f"warning: {host.base}/dev/nvidia-uvm is not a device node" in done.stderr
 
 
 def test_the_command_names_the_hosts_paths_in_errors(tmp_path: Path) -> None:

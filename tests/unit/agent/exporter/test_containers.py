@@ -275,8 +275,8 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (os.mkdir, "is no regular file"),
-        (os.mkfifo, "is no regular file"),
+        (os.mkdir, "is not a regular file"),
+        (os.mkfifo, "is not a regular file"),
         (link, "is a link"),
         (large, f"is larger than {pods.JOBS_LIMIT} bytes"),
     ],

@@ -212,7 +212,7 @@ async def test_a_textfile_that_cannot_be_written_is_told_once(
         await until(lambda: not exporter.reload.is_set())
         await asyncio.sleep(task.FIRST_S)
     said = log.getvalue()
-    assert said.count("is no regular file") == 1
+    assert said.count("is not a regular file") == 1
     assert "all GPUs answer" not in said
 
 

@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             tmp_path / "none.yaml",
             f"{tmp_path}/none.yaml cannot be read: No such file or directory",
         ),
-        (tmp_path, f"{tmp_path} is no regular file"),
+        (tmp_path, f"{tmp_path} is not a regular file"),
         (large, f"{large} is larger than {load.SIZE_LIMIT} bytes"),
     ):
         with pytest.raises(CdiSpecError) as caught:

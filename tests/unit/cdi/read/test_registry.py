@@ -103,7 +103,7 @@ def test_one_bad_file_costs_only_itself(low: Path) -> None:
     bad = {Path(path).name: error for path, error in scanned.errors.items()}
     assert sorted(bad) == ["bad.json", "dangling.yaml", "fifo.yaml", "old.json"]
     assert all(isinstance(error, CdiSpecError) for error in bad.values())
-    assert bad["fifo.yaml"].message == f"{low}/fifo.yaml is no regular file"
+    assert bad["fifo.yaml"].message == f"{low}/fifo.yaml is not a regular file"
     assert all(path in error.message for path, error in scanned.errors.items())
 
 

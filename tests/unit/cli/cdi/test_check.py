@@ -159,4 +159,4 @@ def test_warnings_about_the_host_go_to_stderr_and_are_no_drift(lab: Lab) -> None
         0,
         "1 spec, 3 devices: no difference from the host\n",
     )
-    assert f"warning: {lab.home}/dev/nvidia-uvm-tools is no device node" in result.stderr
+    assert f"warning: {lab.home}/dev/nvidia-uvm-tools is not a device node" in result.stderr

@@ -272,7 +272,7 @@ def test_in_a_cdi_folder_no_link_is_followed_and_no_pipe_is_waited_for(lab: Lab)
     assert (lab.home / "of-out.yaml").read_text().startswith("# nvct: ")
     os.mkfifo(lab.home / "cdi/pipe.yaml")
     refused = generate(lab, "--output", lab.home / "cdi/pipe.yaml")
-    assert "is no regular file" in str(refused.exception)
+    assert "is not a regular file" in str(refused.exception)
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lab: Lab) -> None:
@@ -324,7 +324,7 @@ def test_quiet_says_nothing_but_errors(lab: Lab, tmp_path: Path) -> None:
     [
         (["--ldconfig-path", "/sbin/ldconfig"],
          "--ldconfig-path has no effect: the hook writes ld.so.cache itself"),
-        (["--device-id", "none"], "none: no GPU is in the specification, and no device all"),
+        (["--device-id", "none"], "none: the specification has no GPU, and no device all"),
         (["--nvidia-cdi-hook-path", "no-such-hook"],
          "no-such-hook is not on PATH: the spec names /usr/bin/nvidia-cdi-hook"),
     ],
@@ -584,7 +584,7 @@ def test_a_hook_that_is_named_may_be_another_hosts(lab: Lab, tmp_path: Path) -> 
     result = generate(lab, f"--nvidia-cdi-hook-path={tmp_path}/none")
 
     assert result.exit_code == 0
-    assert f"warning: {tmp_path}/none is no program here" in result.stderr
+    assert f"warning: {tmp_path}/none is not a program here" in result.stderr
 
 
 def test_a_hook_in_a_checkout_is_warned_of(

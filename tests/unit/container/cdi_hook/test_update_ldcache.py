@@ -187,7 +187,7 @@ def test_hostile_links_do_not_lead_out(glibc: Container, folder: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "said"),
-    [("/drv", "/etc/ld.so.cache in the container is no regular file"),
+    [("/drv", "/etc/ld.so.cache in the container is not a regular file"),
      ("/a b", "folder '/a b' is not valid in /etc/ld.so.conf.d")],
     ids=["the cache is a folder", "a name that a linker would misread"],
 )  # fmt: skip

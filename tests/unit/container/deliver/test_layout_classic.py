@@ -185,7 +185,7 @@ STAYS: dict[str, tuple[Callable[[Image], object], str]] = {
     "dev-of-the-host": (_bound_dev, "/dev is a mount|it has no /dev of its own"),
     "link-into-a-volume": (_link_into_a_volume, "/vol is a mount"),
     "unknown-cache": (lambda i: i.file(CACHE, b"cache 3.0"), "unknown format"),
-    "cache-is-a-fifo": (_fifo, "is no regular file"),
+    "cache-is-a-fifo": (_fifo, "is not a regular file"),
     "no-root": (lambda i: i.config.pop("root"), "has no root.path"),
 }
 

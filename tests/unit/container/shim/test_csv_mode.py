@@ -35,7 +35,7 @@ def test_in_csv_mode_off_tegra_a_container_starts_without_a_gpu(value: str, lab:
     assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=void"]
     if value != "none":
         log = (lab.home / "log").read_text(encoding="utf-8")
-        assert "no GPU in mode csv, as this is no Tegra: no CSV file says" in log
+        assert "no GPU in mode csv, because this is not a Tegra: no CSV file lists" in log
 
 
 def test_on_a_tegra_missing_lists_are_an_error(lab: Lab) -> None:
@@ -48,7 +48,7 @@ def test_on_a_tegra_missing_lists_are_an_error(lab: Lab) -> None:
     result = lab.create()
 
     assert result.status == 1
-    assert "no CSV file says" in result.stderr
+    assert "no CSV file lists" in result.stderr
     assert "mount-spec-path" in result.stderr
 
 

@@ -121,7 +121,9 @@ def test_a_gpu_without_a_minor_gets_no_node_and_a_warning(tmp_path: Path) -> Non
     nodes, _ = device_nodes.expected_nodes(tree.roots, ["gpu"], findings)
 
     assert [node.path for node in nodes] == [f"{tmp_path}/dev/nvidia0"]
-    assert findings.warnings == ["the GPU at 0000:2a:00.0 has no device minor yet: no node for it"]
+    assert findings.warnings == [
+        "the GPU at 0000:2a:00.0 has no device minor yet: its node is not made"
+    ]
 
 
 def test_permissions_are_the_drivers_or_the_capabilitys_own(tmp_path: Path) -> None:
@@ -176,11 +178,11 @@ def test_a_file_in_place_of_a_node_is_replaced_and_a_directory_an_error(tmp_path
     plan = planned(tree, "gpu")
 
     assert [(step.action, step.was) for step in plan.steps] == [
-        ("replace", "no device node"), ("replace", "a link"),
+        ("replace", "not a device node"), ("replace", "a link"),
     ]  # fmt: skip
     file.unlink()
     file.mkdir()
-    with pytest.raises(HostError, match="dev/nvidia0 is a directory, no device node"):
+    with pytest.raises(HostError, match="dev/nvidia0 is a directory, not a device node"):
         planned(tree, "gpu")
 
 
@@ -261,7 +263,7 @@ def test_a_missing_dev_root_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=r"cannot make .*: No such file or directory") as raised:
         device_nodes.make_nodes(steps, RecordingKernel())
 
-    assert raised.value.hint == "is --dev-root there?"
+    assert raised.value.hint == "does the folder of --dev-root exist?"
 
 
 @needs_root

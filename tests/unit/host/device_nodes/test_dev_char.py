@@ -116,6 +116,22 @@ def test_a_link_of_a_number_that_the_node_no_longer_has_is_removed(tmp_path: Pat
     assert {"1:3", "511:9"} <= set(names)
 
 
+def test_a_link_that_cannot_be_removed_is_named_as_such(tmp_path: Path) -> None:
+    class ReadOnly(RecordingKernel):
+        def unlink(self, path: str, **_: object) -> None:
+            raise PermissionError(1, "Operation not permitted", path)
+
+    tree = one_gpu(tmp_path).link("dev/char/511:0", "../nvidia-uvm")
+
+    with pytest.raises(HostError) as raised:
+        dev_char.update_links(planned(tree), f"{tmp_path}/dev/char", ReadOnly())
+
+    assert raised.value.message == (
+        f"cannot remove {tmp_path}/dev/char/511:0: Operation not permitted"
+    )
+    assert raised.value.hint == "run as root"
+
+
 def test_a_file_that_is_not_a_link_stays_with_a_warning(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path)
     tree.write("dev/char/195:0", "a file")
@@ -126,7 +142,7 @@ def test_a_file_that_is_not_a_link_stays_with_a_warning(tmp_path: Path) -> None:
     assert (tmp_path / "dev/char/195:0").read_text() == "a file"
     blocked = next(step for step in plan.steps if step.action == "blocked")
     assert dev_char.describe(blocked) == (
-        f"warning: {tmp_path}/dev/char/195:0 is no link: left as it is"
+        f"warning: {tmp_path}/dev/char/195:0 is not a link: left as it is"
     )
 
 

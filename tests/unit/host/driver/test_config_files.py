@@ -69,7 +69,7 @@ def test_a_library_that_is_not_the_drivers_causes_a_warning(
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("no JSON", "is no JSON"), ("[" * 50_000, "is no JSON"), (b"\xff\xfe", "is no JSON"),
+    [("no JSON", "is not JSON"), ("[" * 50_000, "is not JSON"), (b"\xff\xfe", "is not JSON"),
      (" " * 70_000, "can't be read")],
     ids=["text", "nested", "no UTF-8", "huge"],
 )  # fmt: skip

@@ -88,8 +88,8 @@ def test_a_driver_library_that_containers_do_not_get_is_named(host: HostTree) ->
     (warning,) = warnings(host, "libnvidia-glsi.so.570.10.01")
 
     assert warning == (
-        f"{NAME} needs libnvidia-glsi.so.570.10.01, which is in {host.driver} but not what "
-        "containers get"
+        f"{NAME} needs libnvidia-glsi.so.570.10.01, which is in {host.driver}, but containers "
+        "do not get it"
     )
 
 

@@ -54,7 +54,7 @@ def test_plain_files_are_no_nodes_for_the_real_stat(tmp_path: Path) -> None:
     findings = Findings()
 
     assert nodes.control_nodes(nodes.NodeSearch(host.roots, device_nodes.node, findings)) == ()
-    assert any("nvidiactl is no device node" in warning for warning in findings.warnings)
+    assert any("nvidiactl is not a device node" in warning for warning in findings.warnings)
 
 
 def test_a_real_node_of_the_host_is_used_unchanged() -> None:

@@ -115,8 +115,8 @@ def test_lines_of_the_administrator(tmp_path: Path) -> None:
     [
         ("48\n", "line 1 of {} has 1 parts, not 2 to 5"),
         ("\n48,ignore,a,b,c,d,e\n", "line 2 of {} has 7 parts, not 2 to 5"),
-        ("x,ignore\n", "line 1 of {}: 'x' is no XID"),
-        ("4444444,ignore\n", "line 1 of {}: '4444444' is no XID"),
+        ("x,ignore\n", "line 1 of {}: 'x' is not an XID"),
+        ("4444444,ignore\n", "line 1 of {}: '4444444' is not an XID"),
         ("48,watch\n", "line 1 of {}: unknown action 'watch'"),
         ("48,reset\n48,reset\n", "line 2 of {}: XID 48 has a line already"),
         ("\udcff", "cannot read the XID table {}: it is not UTF-8"),

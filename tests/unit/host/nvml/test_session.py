@@ -210,7 +210,7 @@ def test_file_that_is_no_nvml_is_an_error_with_its_path(
     ):
         session.report()
 
-    assert caught.value.hint == "is it of this machine's kind?"
+    assert caught.value.hint == "is it for this machine's architecture?"
 
 
 def test_library_of_another_program_is_refused() -> None:

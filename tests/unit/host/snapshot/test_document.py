@@ -107,11 +107,11 @@ def saved(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> str:
         ("links", "proc/driver/nvidia/x", "/etc/shadow", "a link that leads out of it"),
         ("links", "sys/x", "../../../etc", "a link that leads out of it"),
         ("links", "sys/x", "../driver/y", "a link that leads out of it"),
-        ("files", "../x", [420, 1], "not below it: '../x'"),
-        ("files", "/etc/x", [420, 1], "not below it"),
-        ("files", "home/x", [420, 1], "not below it"),
-        ("files", "driver/a/../b", [420, 1], "not below it"),
-        ("files", "driver", [420, 1], "not below it"),
+        ("files", "../x", [420, 1], "outside its folders: '../x'"),
+        ("files", "/etc/x", [420, 1], "outside its folders"),
+        ("files", "home/x", [420, 1], "outside its folders"),
+        ("files", "driver/a/../b", [420, 1], "outside its folders"),
+        ("files", "driver", [420, 1], "outside its folders"),
         ("files", f"driver/{LIB}/libcuda.so.1/x", [420, 1], "below one of its links"),
         ("files", "driver/x", 5, None),
         ("nodes", "dev/nvidia9", ["a"], None),
@@ -169,9 +169,9 @@ def test_another_version_and_a_damaged_index_are_errors(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"rubbish", "is no snapshot: it is no whole tar archive$"),
-        (gzip.compress(b"rubbish"), "is no snapshot: it is no whole tar archive$"),
-        (gzip.compress(bytes(10240)), "is no snapshot: it has no snapshot.json"),
+        (b"rubbish", "is not a snapshot: it is not a whole tar archive$"),
+        (gzip.compress(b"rubbish"), "is not a snapshot: it is not a whole tar archive$"),
+        (gzip.compress(bytes(10240)), "is not a snapshot: it has no snapshot.json"),
     ],
     ids=["no archive", "an archive of no files", "an empty archive"],  # gzip has a time in it
 )
@@ -188,7 +188,9 @@ def test_another_folder_is_refused_without_reading_it_and_a_missing_file_named(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    with pytest.raises(DocumentError, match=r"is no snapshot: it has no snapshot\.json") as caught:
+    with pytest.raises(
+        DocumentError, match=r"is not a snapshot: it has no snapshot\.json"
+    ) as caught:
         document.load(str(tmp_path))
 
     assert caught.value.hint == "nvct snapshot makes one"
@@ -215,7 +217,7 @@ def test_what_the_headers_of_an_archive_say_takes_no_memory(tmp_path: Path) -> N
             file.write(bytes(1 << 20))
 
     tracemalloc.start()
-    with pytest.raises(DocumentError, match="is no whole tar archive"):
+    with pytest.raises(DocumentError, match="is not a whole tar archive"):
         document.load(str(path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

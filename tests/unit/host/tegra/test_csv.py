@@ -42,10 +42,10 @@ def test_a_malformed_line_is_skipped_and_noted_with_its_number() -> None:
 
     assert [entry.path for entry in entries] == ["/c"]
     assert findings.notes == [
-        "line 2 of /l.csv is no TYPE, PATH: 'file, /etc/x'",
-        "line 3 of /l.csv is no TYPE, PATH: 'dev'",
-        "line 4 of /l.csv is no TYPE, PATH: 'lib,'",
-        "line 5 of /l.csv is no TYPE, PATH: 'lib, /a\\x00b'",
+        "line 2 of /l.csv is not TYPE, PATH: 'file, /etc/x'",
+        "line 3 of /l.csv is not TYPE, PATH: 'dev'",
+        "line 4 of /l.csv is not TYPE, PATH: 'lib,'",
+        "line 5 of /l.csv is not TYPE, PATH: 'lib, /a\\x00b'",
     ]
 
 
@@ -86,7 +86,7 @@ def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -
 
     assert entries == []
     assert findings.warnings == [
-        f"the CSV file {empty} names nothing",
+        f"the CSV file {empty} has no entries",
         f"the CSV file {missing} cannot be read",
     ]
 
@@ -115,7 +115,7 @@ def test_ignore_patterns_drop_links_and_nothing_else(tmp_path: Path) -> None:
         ("lib", "/a/libx.so"),
         ("sym", "/b/liby.so"),
     ]
-    assert findings.left_out["/a/libx.so"].reason == "an ignore pattern names it"
+    assert findings.left_out["/a/libx.so"].reason == "it matches an ignore pattern"
 
 
 @pytest.mark.parametrize(
