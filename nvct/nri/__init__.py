@@ -10,7 +10,7 @@ from nvct.errors import line, unexpected
 
 
 def start() -> NoReturn:
-    """Run `nvct-nri`; say what to install where protobuf, an extra, is missing."""
+    """Run `nvct-nri`; say what to install if the extra with protobuf is missing."""
     try:
         from nvct.nri.main import main
     except ModuleNotFoundError as error:

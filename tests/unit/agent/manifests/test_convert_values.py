@@ -31,7 +31,7 @@ def test_values_become_those_of_the_chart(given: dict[str, Any], expected: dict[
     assert yaml.safe_dump(given) == before
 
 
-GONE = "nvct has nothing of that name"
+GONE = "nvct has no value of that name"
 
 
 @pytest.mark.parametrize(

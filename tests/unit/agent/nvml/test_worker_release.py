@@ -117,7 +117,7 @@ async def test_a_worker_of_another_protocol_is_refused_until_it_is_replaced(
 
 def test_one_that_does_not_say_its_protocol_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "old.sock")
-    refusal = {"class": "NvmlError", "message": "there is no verb", "hint": "", "code": ""}
+    refusal = {"class": "NvmlError", "message": "the verb is unknown", "hint": "", "code": ""}
 
     def serve(listener: socket.socket) -> None:
         client, _ = listener.accept()
