@@ -64,7 +64,7 @@ class Status:
         if request.path == "/metrics":
             return Answer(200, exposition.text(self.metrics()), exposition.CONTENT_TYPE)
         names = ", ".join(("/status", "/metrics", *self._probes()))
-        return Answer(404, f"unknown path; GET answers {names}\n")
+        return Answer(404, f"unknown path; use GET {names}\n")
 
     def _probes(self) -> Mapping[str, Callable[[], str]]:
         """Return by path a function that returns why a probe fails, "" if it succeeds."""

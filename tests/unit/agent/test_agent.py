@@ -517,7 +517,7 @@ def test_the_installers_file_chooses_among_the_roots_of_the_chart(
     [
         (("dra", "mig-manager"), {}, "tasks dra and mig-manager both change MIG devices"),
         (("device-plugin", "dra"), {"NVCT_RESOURCES": "both"},
-         "NVCT_RESOURCES is classic or dra, not 'both'"),
+         "NVCT_RESOURCES must be classic or dra, not 'both'"),
         (("x",), {}, "task 'x' is unknown"),
     ],
 )  # fmt: skip

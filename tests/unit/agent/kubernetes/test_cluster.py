@@ -61,7 +61,7 @@ def test_other_refusals(status: int, message: str) -> None:
 
 
 def test_outside_of_a_cluster_a_kubeconfig_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="no pod of a cluster, and no kubeconfig"):
+    with pytest.raises(ClusterError, match="not a pod of a cluster, and no kubeconfig"):
         cluster.connect("", {})
     with pytest.raises(ClusterError, match=r"no access .*: .*nowhere not found") as caught:
         cluster.connect("/nowhere", {})

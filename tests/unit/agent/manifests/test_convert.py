@@ -154,14 +154,14 @@ def _with(**fields: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (pod(condition("gpu-fans", "Gt", 1)), "no label tells nvidia.com/gpu-fans"),
+        (pod(condition("gpu-fans", "Gt", 1)), "no label replaces nvidia.com/gpu-fans"),
         (pod(condition("gpu-memory", "Near", 1)), "nvidia.com/gpu-memory Near 1 is not a condition"),
         (pod(condition("gpu-memory", "Gt", "8Gi")), "needs one whole number"),
         (pod(condition("gpu-memory", "Gt", 1, 2)), "needs one whole number"),
         (pod(condition("compute-capability", "NotIn", "7.0")), "cannot be expressed by labels"),
         (pod(condition("compute-capability", "Gt", "new")), "cannot be expressed by labels"),
         (_shared(), "containers cuda and cuda share 'nvidia-gpu'"),
-        (_with(affinity={"preferred": []}), "of its affinity only `required` has a counterpart"),
+        (_with(affinity={"preferred": []}), "only `required` of its affinity has a counterpart"),
         (_with(resources=7), "extendedResources 'nvidia-gpu' has no limits"),
         (_with(resources={"limits": {"nvidia.com/gpu": "x"}}), "is not a number"),
         (_with(name="other"), "names 'nvidia-gpu', which extendedResources lacks"),

@@ -241,7 +241,7 @@ def with_resources(**resources: Any) -> Any:
          "container main keeps the request nvidia.com/gpu: Kubernetes requires a limit with it"),
         (of_other("InferenceService", "serving.kserve.io",
                   predictor={"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}),
-         "the limit nvidia.com/gpu in spec.predictor.model.resources stays: it is of no container"),
+         "the limit nvidia.com/gpu in spec.predictor.model.resources stays: no container"),
     ],
     ids=["part", "parts-of-two", "threads", "shared", "request", "of-kserve"],
 )  # fmt: skip

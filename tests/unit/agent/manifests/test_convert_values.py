@@ -38,7 +38,7 @@ GONE = "nvct has no value of that name"
     ("given", "expected", "sentences"),
     [
         ({"typo": 1, "toolkit": {"version": "v1"}, "nfd": {"enabled": False}, "psp": {"a": 1}}, {},
-         ["psp: Kubernetes has no such policies any more", f"typo: {GONE}",
+         ["psp: Kubernetes no longer has these policies", f"typo: {GONE}",
           f"toolkit.version: {GONE}"]),
         ({"dcgmExporter": {"serviceMonitor": {"enabled": True, "labels": {"a": "b"}},
                            "config": {"map": {"c": "d"}}},
