@@ -49,7 +49,7 @@ DEFAULT = ("device-plugin",)  # What runs if --tasks names none
 
 
 def load(names: Iterable[str]) -> None:
-    """Import what tasks import when they start, and what they import later."""
+    """Import the modules `task` of tasks, and the modules that these name in LATER."""
     for name in names:
         for module in getattr(TASKS[name].module("task"), "LATER", ()):
             importlib.import_module(f"nvct.agent.{module}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NRI: the plugin that container engines ask about each container of a pod, `nvct-nri`."""
+"""`nvct-nri`, the NRI plugin that container engines ask about each container of a pod."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class Accounts:
             gpu_record.drop(self._claims.pop(id_), f"{CLAIM}{id_}", self._folder)
 
     def begin(self, container: api.Container, **texts: str) -> None:
-        """Keep what is known of a create, `asked` and `notes`, until it is done."""
+        """Keep texts about a create, `asked` and `notes`, until the create is done."""
         cut = {name: shortened(text, ASKED) for name, text in texts.items()}
         self._creating.setdefault(container.id, {}).update(cut)
         if len(self._creating) > CREATING:

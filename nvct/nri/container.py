@@ -185,7 +185,7 @@ def adjustment(edits: Sequence[Edits]) -> api.ContainerAdjustment:
     """Return edits in NRI's form, for engines that take no CDI names from plugins.
 
     Raises:
-        HostError: NRI has no field for a part of them.
+        HostError: NRI has no field for a part of the edits.
     """
     adjust = api.ContainerAdjustment(mounts=mounts(edits))
     for node in nodes(edits):

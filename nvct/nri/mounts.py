@@ -135,7 +135,7 @@ class Node:
         return path
 
     def _is_own(self, path: str, pod: api.PodSandbox) -> bool:
-        """Report whether the kubelet or the engine has made what is at a path for this pod."""
+        """Report whether a path is one that the kubelet or the engine makes for this pod."""
         folder = f"{self._pods}{pod.uid}/"
         if path.startswith(folder):
             return bool(pod.uid and OF_A_POD.fullmatch(path.removeprefix(folder)))

@@ -142,7 +142,7 @@ class Plugin:
         ).SerializeToString()
 
     def synchronize(self, payload: bytes) -> bytes:
-        """Answer Synchronize, which may come in pieces: containers that run are left alone."""
+        """Answer Synchronize, which may come in pieces: running containers are not changed."""
         request = api.SynchronizeRequest.FromString(payload)
         self._pods |= {p.id: container.short_pod(p) for p in request.pods}
         self._running += [

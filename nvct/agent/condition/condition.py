@@ -41,7 +41,7 @@ class Condition:
         return str(self.is_ready)
 
     def to_dict(self, since: str, now: str) -> Object:
-        """Return the condition as in the API; `since`: when its status changed; RFC 3339."""
+        """Return the condition as in the API, of now, with its status since a time (RFC 3339)."""
         return {
             "type": TYPE,
             "status": self.status,

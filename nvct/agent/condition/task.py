@@ -110,7 +110,7 @@ class NodeCondition(Task):
             await cluster.close()
 
     def _see(self, node: Object | None) -> None:
-        """Note whether somebody has removed the condition, or has made the Node again."""
+        """Note whether somebody has removed the condition, or has recreated the Node."""
         self._is_lost = node is not None and condition.find(node) is None
 
     def _settled(self, current: Condition | None) -> Condition | None:
@@ -183,7 +183,7 @@ def event(node: str, current: Condition) -> Object:
 
 
 class DeviceEvents:
-    """Makes an Event of each notice, once; `of_pods`: also of the pods that a warning concerns."""
+    """Makes one Event for each notice; `of_pods`: also for the pods that a warning concerns."""
 
     def __init__(self, node: str, socket: str, log: Log, *, of_pods: bool = True) -> None:
         self.problem = Problem(log.warning)

@@ -121,7 +121,7 @@ def run(
 ) -> None:
     """Run until a signal ends the program, or it has nothing more to do.
 
-    NvctError if the settings are wrong, or the machine has no driver and must have one.
+    NvctError if the settings are wrong, or the program needs a driver and there is none.
     """
     from nvct.agent.core import logs
 

@@ -88,7 +88,7 @@ class Task(ABC):
 
 @dataclass()
 class KeptTask:
-    """A task's state in the agent, which starts the task again after a failure."""
+    """A task that the agent starts again after a failure, and the task's state."""
 
     name: str
     run: Callable[[], Awaitable[None]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server of the cluster, through lightkube, with a sentence for each failure.
+"""The client of the API server, which uses lightkube; each failure is a sentence.
 
-Contract: the only user of lightkube. Objects are plain dicts, as JSON has them.
+Contract: only this module uses lightkube. Objects are plain dicts, as in JSON.
 """
 
 from __future__ import annotations

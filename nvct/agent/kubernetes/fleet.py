@@ -94,7 +94,7 @@ def claimable_devices(found: list[Object]) -> dict[str, dict[str, int]]:
 
 
 def _by_node(pods: list[Object]) -> dict[str, Object]:
-    """Return nvct's pods by node: of two, during an upgrade, the ready one."""
+    """Return nvct's pods by node; of two on a node, during an upgrade, the ready one."""
     ours = sorted(filter(_is_ours, pods), key=_is_ready)
     return {pod["spec"].get("nodeName", ""): pod for pod in ours}
 

@@ -137,7 +137,7 @@ def _limits(container: Object) -> dict[str, int]:
 
 
 def _reasons(seen: Seen) -> Iterator[str]:
-    """Yield the sentences of Kubernetes about a pod that does not run."""
+    """Yield Kubernetes' own sentences about why a pod does not run."""
     status = seen.pod.get("status", {})
     texts = [
         condition.get("message")

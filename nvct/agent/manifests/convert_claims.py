@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
 
 
 class Templates:
-    """The ResourceClaimTemplates of one conversion; each name has one content."""
+    """The ResourceClaimTemplates of one conversion; no two of them have the same name."""
 
     def __init__(self, documents: Iterable[object] = ()) -> None:
         self._specs: dict[tuple[str, str], object] = {}
@@ -286,7 +286,7 @@ def _request(wanted: Wanted, of_labels: str) -> Object:
 
 
 def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
-    """Remove a pod's conditions on labels of GPUs; return them in CEL, and the changes.
+    """Remove a pod's conditions on labels of GPUs; return a CEL expression and the changes.
 
     `has_mig`: whether the pod wants a MIG device, whose memory is not in the label.
     """

@@ -56,7 +56,7 @@ pkg/upgrade/consts.go)."""
 
 
 class Release:
-    """Follows who wants the GPUs or the driver unused, and makes this process obey."""
+    """Closes NVML in this process while somebody needs the GPUs or the driver unused."""
 
     def __init__(
         self,

@@ -62,7 +62,7 @@ BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """How a server protects itself."""
+    """TLS, users, headers and rate limit of a server."""
 
     tls: ssl.SSLContext | None = None
     # a client's certificate must have one of these names; empty for any
