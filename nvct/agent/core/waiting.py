@@ -68,8 +68,8 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
 async def together(*works: Awaitable[None]) -> None:
     """Wait for all works; raise the error of the first one that fails, after all have ended.
 
-    A canceled `asyncio.gather` returns when the first work has ended. The closing loop would then
-    cancel the others a second time, during their cleanup.
+    All have ended also when this is canceled. A canceled `asyncio.gather` returns when the first
+    work has ended; the closing loop would then cancel the others again, during their cleanup.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
