@@ -229,7 +229,7 @@ def serve_always(
 
 
 def _end(*_: object) -> NoReturn:
-    say("told to end")
+    say("received SIGTERM: the plugin ends")
     sys.exit(0)
 
 

@@ -103,7 +103,7 @@ def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
 
 
 def is_excluded(gpu: Gpu, words: Sequence[str]) -> bool:
-    """Return whether `resources.exclude` with these words keeps a GPU from Kubernetes."""
+    """Return whether one of the words of `resources.exclude` names a GPU."""
     return any(word in (str(gpu.index), gpu.uuid) or _matches(gpu.model, word) for word in words)
 
 

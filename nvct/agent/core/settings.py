@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the agent's programs: a field of a dataclass is a flag, a variable and a key.
 
-Flags are Go's, as those of NVIDIA's programs: one dash equals two, and a switch takes a value only
-after an equals sign. Unlike in NVIDIA's programs, which ignore all flags after
-`--fail-on-init-error false`, a word that belongs to no flag is refused.
+Flags follow Go, as in NVIDIA's programs: one dash equals two, and a switch takes a value only
+after an equals sign. Unlike NVIDIA's programs, which ignore all flags after
+`--fail-on-init-error false`, these refuse a word that belongs to no flag.
 """
 
 from __future__ import annotations

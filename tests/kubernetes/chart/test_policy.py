@@ -185,7 +185,7 @@ def test_no_other_label_can_be_removed(guarded: Cluster) -> None:
             )
         ),
         *(
-            (condition(kind), "change no condition but")
+            (condition(kind), "change only the condition")
             for kind in ("Ready", "MemoryPressure", "example.com/Own", "nvct.dev/Other")
         ),
         ({"spec": {"unschedulable": True}}, NO_SPEC),
