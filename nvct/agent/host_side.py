@@ -143,7 +143,7 @@ class HostSide:
 
 
 class Host:
-    """Asks the host for a task, in this process or through NVML's worker."""
+    """Answers a task's requests about the host, in this process or through NVML's worker."""
 
     def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
         self._nvml = nvml

@@ -32,7 +32,7 @@ MODE = 0o644
 
 
 def make(context: Context) -> ConfigManager:
-    """Return the task; after a change it signals the other tasks; outside the agent, a program."""
+    """Return the task, which after a change signals the other tasks, or a program."""
     known = context.load(settings.resolve)
     target = context.env.get("CONFIG_FILE")
     if context.in_agent and target and "CONFIG_FILE_DST" not in context.env:

@@ -29,7 +29,7 @@ FLAGS = {"log-level": (LEVEL_ENV, LEVELS), "log-format": (FORMAT_ENV, FORMATS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """Writes lines of a level and above."""
+    """Writes the lines that have at least some level."""
 
     level: str = "info"  # the lowest one that is written
     form: str = "text"  # text or json
@@ -37,7 +37,7 @@ class Log:
     recorder: Recorder | None = field(default=None, repr=False)
 
     def warned(self, found: tuple[T, Iterable[str]]) -> T:
-        """Return the first of a result and its warnings, and log the warnings."""
+        """Log the warnings of a pair of result and warnings; return the result."""
         result, warnings = found
         for warning in warnings:
             self.warning(warning)

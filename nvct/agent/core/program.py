@@ -210,8 +210,8 @@ WORKER_ENV = "NVCT_AGENT_WORKER"
 RELEASE_ENV = "NVCT_RELEASE"
 """The same text for an agent and a worker of one release, if these are separate pods."""
 UPGRADES_ENV = "NVCT_DRIVER_UPGRADES"
-"""true if NVIDIA's driver manager may replace the driver: it pauses the label
-nvidia.com/gpu.deploy.client, which the pod selects, and the agent always watches the Node."""
+"""true beside NVIDIA's driver container: the pod selects the label nvidia.com/gpu.deploy.client,
+which NVIDIA's driver manager pauses, and the agent always watches the Node."""
 GRACE_ENV = "NVCT_AGENT_GRACE_S"
 """How long the pod may take to end (terminationGracePeriodSeconds)."""
 GRACE_S = 30  # Kubernetes's default

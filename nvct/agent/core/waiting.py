@@ -83,7 +83,7 @@ async def together(*works: Awaitable[None]) -> None:
 
 
 async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
-    """Wait until a work ends or an event is set; cancel the other one, raise the work's error."""
+    """Wait until some work ends or an event is set; cancel the other, raise the work's error."""
     task, ends = asyncio.ensure_future(work), asyncio.create_task(event.wait())
     try:
         done, _ = await asyncio.wait([task, ends], return_when=asyncio.FIRST_COMPLETED)

@@ -80,7 +80,7 @@ class Worker:
         Both containers of a pod get a signal at once, and an agent may serve on for a while. In a
         pod of its own, the worker ends when a newer worker of the same release runs. It stays for
         the agent if the newer one is of another release, because then the agent is replaced, too.
-        If there is no newer one it ends: a deleted pod is not replaced before it has ended.
+        If there is no newer one it ends, because a deleted pod is replaced only after its end.
         """
         self._is_ending = True
         if not self._clients:

@@ -20,7 +20,7 @@ from nvct.host.nvml import messages
 from nvct.oci.jsontext import Json
 
 SLACK_S = 10
-"""Added to a call's limit: time for the worker to kill NVML's process that hangs."""
+"""Added to a call's limit: time for the worker to kill a process of NVML that hangs."""
 
 
 class NvmlWorkerClient(NvmlClient):
