@@ -21,8 +21,8 @@ Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 DEFAULT_MPS_ROOT = "/run/nvidia/mps"
 DEFAULT_KUBELET = "/var/lib/kubelet"
-OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")  # How names of the agent's own files begin
-NODES = "nvidia"  # How names of the driver's nodes in /dev begin
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")  # Prefixes of the agent's own files
+NODES = "nvidia"  # Prefix of the driver's nodes in /dev
 FOLDERS = ("nvidia-caps", "dri")  # Folders of /dev with further nodes
 
 

@@ -46,7 +46,7 @@ FILES_S, FILES_LOOK_S = 120.0, 1.0
 that keeps the module removes its folder and brings it back."""
 DEPLOY = "nvidia.com/gpu.deploy."
 PAUSED = "paused-for-driver-upgrade"
-"""The value of a paused label that was "true"; another value, except "false", gets it as suffix."""
+"""A paused label's value if it was "true"; other values, except "false", get it as a suffix."""
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 UPGRADING = ("pod-deletion-required", "drain-required", "node-maintenance-required",
              "pod-restart-required")  # fmt: skip

@@ -76,7 +76,7 @@ def start() -> WorkerProcess:
 
 
 def serve(connection: socket) -> None:
-    """Answer requests until the connection is closed; MalformedMessageError if one is malformed."""
+    """Answer requests until the connection is closed; MalformedMessageError for a bad message."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # meant for the agent: `pkill -HUP` finds both
     supervisor = Supervisor(ask_engine=partial(ask_engine, os.environ))
     try:

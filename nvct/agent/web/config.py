@@ -110,7 +110,7 @@ def _tables(document: object, path: str) -> dict[str, dict[str, Any]]:
         if not isinstance(table, dict):
             raise DocumentError(f"{WHAT} {path}: {name} is not a table")
         keys = KEYS[name]
-        for key, value in table.items() if keys else ():  # users have any name
+        for key, value in table.items() if keys else ():  # a user can have any name
             if key not in keys:
                 raise DocumentError(f"{WHAT} {path}: unknown key {name}.{key}")
             if value is not None and type(value) not in keys[key]:

@@ -182,7 +182,7 @@ class Server:
         until, answer = self._made.get(question, (0.0, MALFORMED))
         if time.monotonic() >= until:
             answer = self._answer(request)
-            if answer.status in (200, 503):  # there are few of these
+            if answer.status in (200, 503):  # few different answers have these
                 self._made[question] = (time.monotonic() + REPEAT_S, answer)
         return answer
 
