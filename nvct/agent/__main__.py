@@ -11,7 +11,7 @@ from nvct.agent.core.program import GARBAGE, WORKER_ENV, EarlySignals
 from nvct.errors import HostError, NvctError, line
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # asyncio comes with it, and NVML's process is forked before
+if TYPE_CHECKING:  # it imports asyncio, but NVML's process must be forked first
     from nvct.agent.nvml.client import NvmlClient
 
 
@@ -32,14 +32,14 @@ def main() -> None:
 
 
 def _client(worker: str) -> NvmlClient:
-    """Return the client of a worker's socket; without a socket, start NVML's process here."""
+    """Return a client of the worker's socket; without a socket, start NVML's process here."""
     if worker:
         from nvct.agent.nvml.worker_client import NvmlWorkerClient
 
         return NvmlWorkerClient(worker)
     from nvct.agent.nvml import supervisor as nvml_supervisor
 
-    # Before anything that starts a thread, and while this process is small.
+    # It forks: before anything starts a thread, and while this process is small.
     supervisor = nvml_supervisor.start()
     from nvct.agent.nvml.client import NvmlClient
 

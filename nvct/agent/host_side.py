@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent needs of its host's files, as `nvct.agent.nvml.host_verbs` asks for it.
+"""Answers the requests of `nvct.agent.nvml.host_verbs`: reads and writes files of the host.
 
-`Host` is what tasks ask: it looks and writes in this process, or has NVML's worker do it, which
-has the right where the agent has none. `HostSide` does the work either way.
+Tasks ask `Host`. It does the work in this process, or asks NVML's worker, which has the rights
+that the agent lacks. `HostSide` does the work in either process.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     # Runs work that imports the generator, and returns its answer.
     Run: TypeAlias = Callable[[Callable[[], Json]], Json]
 
-LIMIT_S = 8.0  # How long a process may take that writes specifications: less than the agent waits
+LIMIT_S = 8.0  # Limit for the process that writes specifications: less than the agent waits
 
 
 def of_environment(env: Mapping[str, str]) -> Place:
-    """Return a worker's place, by its environment; HostError without `nvct install`'s file."""
-    from nvct.agent.nvml import engine_question  # and json, for this process alone
+    """Return the place of a worker with this environment; HostError as `with_driver_roots`."""
+    from nvct.agent.nvml import engine_question  # and json, which only this process needs
 
-    # Not what the installer found: a driver container's /dev is no host's.
+    # Not from the installer's file: the /dev of a driver container is not the host's.
     host_root = env.get(DEV_ROOT_ENV) or "/"
     env = with_driver_roots(env)
     root, driver_root = env.get(ROOT_ENV, ""), env.get("NVIDIA_DRIVER_ROOT") or "/"
@@ -73,12 +73,12 @@ def of_environment(env: Mapping[str, str]) -> Place:
 
 
 class HostSide:
-    """Answers requests; `run`: for work that imports the generator."""
+    """Answers requests; `run`: runs work that imports the CDI generator."""
 
     def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
-        # those of each GPU or MIG device by its UUID, None before a `DriverSpec`
+        # by UUID of a GPU or MIG device; None before the first `DriverSpec`
         self.edits: Mapping[str, ContainerEdits] | None = None
-        # of the processes that may be asked about; None for all
+        # the processes whose containers may be asked for; None for all
         self.pids: frozenset[int] | None = None
         self._find_place = find_place
         self._run = run
@@ -104,7 +104,7 @@ class HostSide:
         return cast("Json", typed.dump(self._seen(place, call)))
 
     def _seen(self, place: Place, call: host_verbs.Call) -> object:
-        """Return what is to be seen of the machine."""
+        """Return the answer to a request that only reads."""
         if isinstance(call, host_verbs.Look):
             return look(place)
         if isinstance(call, host_verbs.HostDrivers):
@@ -127,14 +127,14 @@ class HostSide:
 
     def _labels(self, place: Place, pids: Iterable[int]) -> dict[str, Mapping[str, str]]:
         if self._containers is None:
-            from nvct.doctor.containers import Containers  # few agents ask
+            from nvct.doctor.containers import Containers  # few agents need it
 
             self._containers = Containers(place.host_root)
         self._containers.refresh()
         return {str(pid): self._containers.labels(pid) for pid in pids}
 
     def _update(self, place: Place, report: NvmlReport) -> Json:
-        """Write the driver's files, and keep the edits of devices; return warnings."""
+        """Write the driver's specification and remember the devices' edits; return warnings."""
         edits, warnings = cast(
             "tuple[Mapping[str, ContainerEdits], Json]", self._run(partial(_driver, place, report))
         )
@@ -143,16 +143,17 @@ class HostSide:
 
 
 class Host:
-    """The host, for a task."""
+    """Answers a task's requests about the host, in this process or through NVML's worker."""
 
     def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
         self._nvml = nvml
         self._side = HostSide(find_place)
 
     async def ask(self, call: host_verbs.Call, kind: type[T]) -> T:
-        """Return the answer to a request, of a type.
+        """Return the answer to a request, checked against a type.
 
-        NvctError if a specification cannot be made, written or removed, or nobody answers.
+        NvctError if a specification cannot be made, written or removed, or the worker does not
+        answer.
         """
         verb = host_verbs.VERBS[type(call)]
         if not self._nvml.chooses_library:
@@ -167,13 +168,13 @@ class Host:
         # A look at a folder once a second costs less than the switch to a thread.
         is_short = isinstance(call, (host_verbs.NodeNames, host_verbs.Published))
         answer = answer_call() if is_short else await asyncio.to_thread(answer_call)
-        return typed.load(kind, typed.dump(answer), verb)  # a warning may be more than a string
+        return typed.load(kind, typed.dump(answer), verb)  # a HostWarning becomes a plain str
 
 
 def in_child(work: Callable[[], Json]) -> Json:
     """Do work in a child process, so that its memory is released when it ends.
 
-    NvctError as the work's own, or if it takes too long, or its process ends.
+    NvctError if the work raises it; HostError if it takes more than LIMIT_S, or the child dies.
     """
     from nvct.host.nvml import messages
     from nvct.host.nvml.process import WorkerProcess
@@ -210,13 +211,13 @@ def _outcome(work: Callable[[], Json]) -> Json:
 
 
 def _why_not(place: Place) -> str:
-    """Return why devices cannot be offered by CDI here, whatever the engine is."""
+    """Return why no engine could use CDI specifications of this node, "" if one could."""
     if not os.access(place.folder, os.W_OK):
-        return f"the host's {place.folder} is not mounted, or read-only"
+        return f"the host's {place.folder} is not mounted, or is read-only"
     hooks = [join(root, place.settings.hook_path) for root in place.host_roots]
     if any(map(os.path.exists, hooks)):
         return ""
-    return f"the hook of CDI specifications is not at {' or '.join(hooks)}"
+    return f"the hook that CDI specifications need is not at {' or '.join(hooks)}"
 
 
 def _plugin(place: Place, call: host_verbs.PluginSpecs, report: NvmlReport) -> Json:

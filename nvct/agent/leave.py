@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes what the agent wrote on its node and Node, before nvct is removed from the node.
+"""Removes what the agent wrote to its host and to the Node object, before nvct is removed.
 
-Another process than the agent runs this. It asks the agent to yield: the agent withdraws its
-resources from the kubelet, and does nothing more until its pod is removed.
+This runs in a process of its own. It asks the agent to yield: the agent withdraws its resources
+from the kubelet, and does nothing more until its pod is removed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from nvct.installer import ready
 from nvct.kernel.shared_folder import SharedFolder
 
 DENIED = (403, 422)
-"""By the rights of the account, and by an admission policy: of a task that was switched off."""
+"""HTTP statuses of a refusal by RBAC or by an admission policy: the task has been switched off."""
 CDI_FOLDER = "/run/cdi"
-"""/var/run/cdi by a name without a link, because a link would lead into this container."""
+"""/var/run/cdi without the link /var/run, which would lead into this container."""
 
 
 def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
-    """End the service of the agent of this host, and remove its files; return what was removed.
+    """End the agent's service on this host, and remove its files; return sentences about that.
 
     HostError if the agent does not yield, or the Node cannot be changed; UnsafePathError if the
-    agent's folder is a link or a file. `env`: with NODE_NAME, the labels and the condition of that
-    Node are removed, too.
+    agent's folder is a link or a file. `env`: if it has NODE_NAME, what tasks wrote to that Node
+    is removed, too.
     """
     root = host_root.rstrip("/") if os.path.isdir(host_root) else ""
     removed = []
@@ -39,12 +39,12 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
         instance = Instance(folder)
         asyncio.run(instance.take(to_serve=False))
         removed.append("the agent no longer serves this node")
-        # Without the lock they may be those of NVIDIA's plugin, which have the same names.
+        # Only if there is a lock: the files of NVIDIA's plugin have the same names.
         patterns = [f"{vendor}-*.json" for vendor in (VENDOR, DRA_VENDOR)]
         names = _remove(f"{root}{CDI_FOLDER}", patterns)
         _remove(f"{root}{ready.OWN_FOLDER}", [ready.WORKER_SOCKET])
         removed += [f"removed {CDI_FOLDER}/{name}" for name in names]
-        # Before the lock is released: an agent that stands by cannot take one that is gone.
+        # Before the lock is released: an agent that stands by cannot take a removed lock.
         _remove(folder, ["*"])
         instance.release()
     if node := env.get("NODE_NAME", ""):
@@ -53,7 +53,7 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
 
 def _remove(path: str, patterns: Sequence[str]) -> list[str]:
-    """Remove the files in a folder whose names match; return the names. Subfolders stay."""
+    """Remove files of a folder whose names match a pattern; return the names. Subfolders stay."""
     removed = []
     try:
         with contextlib.suppress(FileNotFoundError), SharedFolder.open(path) as folder:
@@ -68,7 +68,7 @@ def _remove(path: str, patterns: Sequence[str]) -> list[str]:
 
 
 async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
-    """Remove what tasks wrote to a Node; return what was removed, and what may not be."""
+    """Remove what tasks wrote to a Node; return a sentence for each part, removed or refused."""
     from nvct.agent.condition import condition
     from nvct.agent.heal import node as healed
     from nvct.agent.kubernetes import cluster
@@ -104,11 +104,11 @@ async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
         if node_labels.MANAGER in managers and (labels := node_labels.leaving(node)):
             patch = {"metadata": {"name": name, **labels}}
             await remove(
-                "the state of MIG", connected.merge(cluster.NODE, patch, node_labels.MANAGER)
+                "the MIG state", connected.merge(cluster.NODE, patch, node_labels.MANAGER)
             )
         if patch := healed.patch(node, has_failed=False, request=""):
             change = connected.merge(cluster.NODE, patch, healed.MANAGER)
-            await remove("what is asked for its GPUs", change)
+            await remove("the label and taint of failed GPUs", change)
         return sentences
     finally:
         await connected.close()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct agent`: the tasks of this node in one process, and its /status.
 
-Each task is also a program of its own, under the name of NVIDIA's; here it takes its options from
-that program's environment variables and config file. On a node without a GPU the agent sleeps:
-it does not even load gRPC.
+Most tasks are also programs of their own, under the names of NVIDIA's programs; in the agent, a
+task takes its options from that program's environment variables and config file. On a node without
+a GPU the agent only looks for one, and does not even load gRPC.
 """
 
 from __future__ import annotations
@@ -61,26 +61,26 @@ NOTIFY_ENV = "NOTIFY_SOCKET"
 HTTP, UPGRADES = "http", "driver-upgrades"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
-WORKER_S = 1.0  # How often the worker that was installed with this agent is looked for
-NVML_S = 30.0  # How long NVML is waited for before an older instance is asked to yield
-HARDWARE_S = 5.0  # How often a node without a GPU is looked at
+WORKER_S = 1.0  # Between two looks for the worker of this agent's release
+NVML_S = 30.0  # How long to wait for NVML before asking an older instance to yield
+HARDWARE_S = 5.0  # Between two looks for a GPU on a node without one
 SOON_S, LOOK_S = 5.0, 0.05
-"""How long a task waits at the start: for the config file of config-manager, and for those that
-offer devices, because the imports of the others would delay the first list; between two looks."""
+"""How long a starting task waits, and between two looks. It waits for config-manager's file, and
+for the tasks that offer devices, because its imports would delay their first list."""
 
 
 @dataclass()
 class Agent:
-    """An agent that is to run on this node."""
+    """The agent of this node: its tasks, its HTTP server and its status."""
 
     names: Sequence[str]
     env: Mapping[str, str]
     client: NvmlClient
     journal: Log
     has_gpu: Callable[[], bool]
-    # host and port for everybody's requests, None to have no port
+    # host and port of the HTTP server for everybody, None for no server
     listen: tuple[str, int] | None = None
-    # what does a task's work while it runs, by the task's name
+    # the tasks that run now, by name
     running: dict[str, Task] = field(default_factory=dict)
     tasks: list[KeptTask] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)
@@ -104,12 +104,15 @@ class Agent:
         )  # fmt: skip
 
     def reload(self) -> None:
-        """Have the tasks read their settings again."""
+        """Make the tasks read their settings again."""
         for work in self.running.values():
             work.reload.set()
 
     async def serve(self, instance: Instance, stopped: asyncio.Event) -> None:
-        """Serve this node until stopped; stand by for an agent; HostError if it does not yield."""
+        """Serve this node until stopped; stand by while another agent serves it.
+
+        HostError if the other agent does not yield.
+        """
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
             await unless(stopped, self._meet_worker())
@@ -134,9 +137,9 @@ class Agent:
                 await asyncio.gather(port, return_exceptions=True)
 
     async def _meet_worker(self) -> None:
-        """Wait for the worker of this agent's release, which runs once its installer has ended.
+        """Wait for the worker of this agent's release, which starts after the installer has ended.
 
-        What that has installed and found, tasks choose by once.
+        The tasks read the installer's results only once, when they start.
         """
         release, said = self.env.get(RELEASE_ENV, ""), ""
         while release and (reason := await self.client.why_apart(release)):
@@ -146,13 +149,13 @@ class Agent:
             await asyncio.sleep(WORKER_S)
 
     async def _warm_up(self) -> None:
-        """Do what takes long before an older instance yields: then the pause is short.
+        """Do the slow steps before an older instance yields, so that the pause is short.
 
-        NVML of another container starts, which on a machine of 8 GPUs can take twenty seconds.
+        NVML in the worker's container can take twenty seconds to start on a machine with 8 GPUs.
         """
         first = [name for name in self.names if name in OFFERING]
         settings = None
-        with contextlib.suppress(NvctError):  # the task tells
+        with contextlib.suppress(NvctError):  # the task reports it
             for name in first:
                 settings, _ = (
                     TASKS[name].module("settings").resolve((), with_driver_roots(self.env))
@@ -164,26 +167,26 @@ class Agent:
                 await within(NVML_S, asking)
 
     async def end(self, stopped: asyncio.Event) -> None:
-        """End, but while a newer pod starts, which has no agent yet, serve until it takes over."""
+        """End; if a newer pod is starting, first serve until it takes over or time is short."""
         is_second_signal, self.is_ending = self.is_ending, True
         serves = self.status.part == "serving" and not is_second_signal
         try:
             if serves and await successor_is_coming(self.env, os.uname().nodename):
                 self.journal.info(
-                    "a newer pod starts: this agent serves until that one takes over"
+                    "a newer pod starts: this agent serves until the new one takes over"
                 )
                 await asyncio.sleep(self.grace_s - MARGIN_S)
         finally:
             stopped.set()
 
     async def _stand_by(self, instance: Instance, stopped: asyncio.Event) -> None:
-        """Wait for the lock; where `nvct agent --leave` has removed it, end."""
+        """Wait for the lock; end if `nvct agent --leave` has removed it."""
         if not await instance.stand_by(in_pod=POD_ENV in self.env):
             self.journal.info("nvct has left this node: this agent ends")
             stopped.set()
 
     async def _serve_node(self, instance: Instance, stopped: asyncio.Event) -> None:
-        """Serve until it is stopped, or another instance asks for the lock."""
+        """Serve until stopped, or until another instance asks for the lock."""
         self.status.part = "serving"
         yielded = asyncio.Event()
         self.shared.has_successor = False
@@ -208,7 +211,7 @@ class Agent:
                 await within(CLOSE_S, self.client.close())
 
     async def _run(self) -> None:
-        # Of the tasks that obey a label of the Node; else `_follow_node` tells.
+        # The Node is read by a task that obeys one of its labels, else by `_follow_node`.
         stop_listening = node_news.listen(node_name(self.env), self.release.see)
         try:
             await together(self.release.follow(), self._run_tasks())
@@ -216,7 +219,7 @@ class Agent:
             stop_listening()
 
     async def _follow_node(self) -> None:
-        """Learn by the labels of the Node when its driver is being replaced."""
+        """Watch the Node, whose labels say when its driver is being replaced."""
         from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
 
         connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
@@ -268,12 +271,12 @@ class Agent:
             self.running.pop(name, None)
 
     def _has_config(self) -> bool:
-        """Return whether the file that config-manager writes is there, if there is to be one."""
+        """Return whether config-manager has written its file; True if it writes none."""
         path = self.env.get("CONFIG_FILE", "") if CONFIG_MANAGER in self.names else ""
         return not path or os.path.exists(path)
 
     def _has_offered(self) -> bool:
-        """Return whether the tasks that offer devices have come so far that others may start."""
+        """Return whether the tasks that offer devices have settled, so that others can start."""
         offering = [name for name in self.names if name in OFFERING]
         return all(name in self.running and self.running[name].is_settled for name in offering)
 
@@ -291,7 +294,7 @@ def run(
     """
     for name in names:
         if name not in TASKS:
-            raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
+            raise UsageError(f"task {name!r} is unknown", hint=f"tasks are: {', '.join(TASKS)}")
     has_both = set(OFFERING) <= set(names)
     mode = ResourcesMode(env.get(DEFAULT_ENV) or DRA) if has_both else None
     if set(NOT_BOTH) <= set(names):
@@ -310,9 +313,9 @@ def run(
 
 
 async def _soon(is_so: Callable[[], bool]) -> None:
-    """Wait a moment for what a task needs; the task says then that it is missing."""
+    """Wait until a condition holds, SOON_S at most; if it does not, the task itself reports it."""
     until = time.monotonic() + SOON_S
-    while not is_so() and time.monotonic() < until:  # noqa: ASYNC110 - a file tells nothing
+    while not is_so() and time.monotonic() < until:  # noqa: ASYNC110 - nothing reports it
         await asyncio.sleep(LOOK_S)
 
 
@@ -336,7 +339,7 @@ async def _serve(agent: Agent, instance: Instance) -> None:
 
 
 def notify(env: Mapping[str, str], state: str) -> None:
-    """Tell systemd a state, as sd_notify(3) does; do nothing without its socket in `env`."""
+    """Send a state to systemd as sd_notify(3) does; do nothing if `env` names no socket."""
     path = env.get(NOTIFY_ENV, "")
     if path[:1] not in ("/", "@"):
         return

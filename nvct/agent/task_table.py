@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks of the agent and its programs. A new one is a folder, and a line here.
+"""The table of the agent's tasks and programs. A new one is a folder, and a line here.
 
 A folder has `settings.py`, which is loaded first, with PROGRAM and `resolve`; and `task.py`, with
-`make` and, where modules are imported later, their names in LATER. In the agent, a task takes its
-settings from the environment variables of NVIDIA's program for the same job. Both functions raise
-UsageError or DocumentError if a setting is wrong; `make` raises ClusterError where a task needs
-the cluster, and there is no access to it.
+`make` and, if the task imports modules late, their names in LATER. In the agent, a task takes its
+settings from the environment variables of NVIDIA's program for the same job. `resolve` and `make`
+raise UsageError or DocumentError if a setting is wrong; `make` raises ClusterError if the task
+needs the cluster and has no access to it.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ PROGRAMS = {entry.program: entry for entry in ENTRIES if entry.program}
 OFFERING = ("device-plugin", "dra")
 """The tasks that offer devices; if an agent has both, a label of the Node chooses."""
 NOT_BOTH = ("dra", "mig-manager")
-"""A configuration by a label knows nothing of the MIG devices that claims have."""
-CONFIG_MANAGER = "config-manager"  # It writes the file that the others read
+"""Tasks that exclude each other: mig-manager does not know which MIG devices claims have."""
+CONFIG_MANAGER = "config-manager"  # It writes the config file that the other tasks read
 DEFAULT = ("device-plugin",)  # What runs if --tasks names none
 
 
 def load(names: Iterable[str]) -> None:
-    """Import what tasks import when they start, and what they import later."""
+    """Import the modules `task` of tasks, and the modules that these name in LATER."""
     for name in names:
         for module in getattr(TASKS[name].module("task"), "LATER", ()):
             importlib.import_module(f"nvct.agent.{module}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NRI: the plugin that container engines ask about each container of a pod, `nvct-nri`."""
+"""`nvct-nri`, the NRI plugin that container engines ask about each container of a pod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nvct.errors import line, unexpected
 
 
 def start() -> NoReturn:
-    """Run `nvct-nri`; say what to install where protobuf, an extra, is missing."""
+    """Run `nvct-nri`; say what to install if the extra with protobuf is missing."""
     try:
         from nvct.nri.main import main
     except ModuleNotFoundError as error:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has which GPU, since when: the containers that the engine tells, for ps, log and metrics.
+"""Records which container has which GPU, and since when, for `nvct ps`, `nvct log` and metrics.
 
-What a container has is what its final specification has, whoever gave it: the engine shows that
-after the create, and of all containers when the plugin connects. Contract: no create fails because
-a record cannot be written.
+A container has the GPUs of its final specification, whoever added them. The engine shows that
+specification after the create, and those of all containers when the plugin connects. Contract: no
+create fails because a record cannot be written.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from nvct.nri.container import name_of
 
 TASK = "nvct-nri"
 CLAIM = "creating-"
-"""Begins the name of a lock: a plugin gives devices to this container."""
+"""Prefix of a lock's name: the plugin that holds the lock gives the container its devices."""
 CREATED = 1
 """The state of a container that has not been started."""
 CREATING = 256
-"""Creates whose end has not been told; an engine makes fewer at a time."""
+"""The most unfinished creates that are remembered; an engine makes fewer at a time."""
 
 Names = Callable[[Collection[tuple[int, int]]], dict[str, set[tuple[int, int]]]]
 
@@ -63,10 +63,11 @@ class Accounts:
                         gpu_record.drop(fd, name, self._folder)
 
     def claim(self, container: api.Container) -> bool:
-        """Report whether this plugin is to give a container its devices.
+        """Report whether this plugin must give a container its devices.
 
-        While a newer plugin takes the place of an older one, an engine asks both, and refuses the
-        create if both give the same device. So the first one gives; another one, if that has died.
+        While a newer plugin replaces an older one, an engine asks both, and refuses the create if
+        both give the same device. So only the first one gives it, or the other one if the first
+        has died.
         """
         if container.id in self._claims:
             return True
@@ -77,7 +78,7 @@ class Accounts:
         except BlockingIOError:
             return False
         except (OSError, NvctError):
-            return True  # as without a record
+            return True  # without a record, there is no other plugin to agree with
         if len(self._claims) > CREATING:
             self._drop(next(iter(self._claims)))
         return True
@@ -87,7 +88,7 @@ class Accounts:
             gpu_record.drop(self._claims.pop(id_), f"{CLAIM}{id_}", self._folder)
 
     def begin(self, container: api.Container, **texts: str) -> None:
-        """Keep what is known of a create, `asked` and `notes`, until it is done."""
+        """Keep texts about a create, `asked` and `notes`, until the create is done."""
         cut = {name: shortened(text, ASKED) for name, text in texts.items()}
         self._creating.setdefault(container.id, {}).update(cut)
         if len(self._creating) > CREATING:
@@ -107,9 +108,9 @@ class Accounts:
         self._write()
 
     def add(self, pod: api.PodSandbox, container: api.Container) -> None:
-        """Log a container that has been made, if it has a GPU; it holds that once it has started.
+        """Log a created container if it has a GPU; it holds the GPU only after its start.
 
-        Of two plugins, the one that has the claim logs it, until it has started.
+        Of two plugins, only the one that has the claim logs it.
         """
         texts = self._creating.pop(container.id, {})
         holding = self._holding(pod, container, time.time())
@@ -122,7 +123,7 @@ class Accounts:
             self._write()
 
     def start(self, pod: api.PodSandbox, container: api.Container) -> None:
-        """Record that a container has started; one whose start fails holds nothing."""
+        """Record that a container has started and holds its GPUs."""
         self._drop(container.id)
         holding = self._holding(pod, container, time.time())
         if holding is not None:
@@ -137,9 +138,9 @@ class Accounts:
             self._write()
 
     def replace(self, containers: Iterable[tuple[api.PodSandbox, api.Container]]) -> None:
-        """Record all containers of the engine; one that is known keeps its time.
+        """Replace the record by all containers of the engine; a known container keeps its time.
 
-        One that has not been started holds nothing. What ended meanwhile is not among them.
+        A container that has not been started holds nothing.
         """
         made, holdings = set(), {}
         for pod, container in containers:
@@ -184,14 +185,14 @@ class Accounts:
         """Hold the lock and open the log; again if somebody has replaced or emptied the folder.
 
         Raises:
-            OSError, UnsafePathError: the lock cannot be had.
+            OSError, UnsafePathError: the lock cannot be taken.
         """
         if self._lock >= 0:
             with suppress(OSError):
                 ours, there = os.fstat(self._lock), os.lstat(f"{self._folder}/{gpu_record.LOCK}")
                 if os.path.samestat(ours, there):
                     return
-            self._say(f"{self._folder} was replaced: the record and the log go on in the new one")
+            self._say(f"{self._folder} was replaced: record and log go on in the new folder")
             os.close(self._lock)
             self._lock = -1
         self._lock = gpu_record.hold(self._folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container between NRI's form and that of runtime-spec, for which the rules are written."""
+"""Converts containers from NRI's form to runtime-spec's, which rules apply to, and edits back."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ WITHOUT_NODES = ("shm", "pts", "mqueue", "hugepages")
 """Folders of /dev that have no device of a driver, and that pods can fill."""
 VARIABLES, VARIABLES_LIMIT = ("NVIDIA_", "CUDA_"), 50_000
 REST = {"allow": False, "type": "a", "access": "rwm"}
-"""Engines refuse the devices that no rule allows; not each shows that to plugins."""
+"""The first rule: engines deny the devices that no rule allows, but some do not show that."""
 EVERYTHING = {"allow": True, "type": "a", "access": "rwm"}
 IN_WORDS = "the device rule for *:*"
-"""How a refusal calls EVERYTHING (nvct.container.device_access)."""
+"""The name of EVERYTHING in a refusal (nvct.container.device_access)."""
 
 
 def name_of(pod: api.PodSandbox, container: api.Container) -> str:
-    """Return the name of a container for a log: namespace/pod/container, as far as it has them."""
+    """Return the name of a container for a log: namespace/pod/container, without missing parts."""
     return "/".join(filter(None, (pod.namespace, pod.name.strip("/"), container.name.strip("/"))))
 
 
 def short_pod(pod: api.PodSandbox) -> api.PodSandbox:
-    """Return what a record needs of a pod: a part of a message keeps all of it in memory."""
+    """Return a copy of what a record needs of a pod; the original keeps its message in memory."""
     return api.PodSandbox(id=pod.id, name=pod.name, namespace=pod.namespace)
 
 
 def short(made: api.Container) -> api.Container:
-    """Return what a record needs of a container; see `short_pod`."""
+    """Return a copy of what a record needs of a container; see `short_pod`."""
     linux = api.LinuxContainer(devices=made.linux.devices)
     names = ("id", "pod_sandbox_id", "name", "state", "created_at")
     return api.Container(linux=linux, **{name: getattr(made, name) for name in names})
@@ -67,16 +67,16 @@ def bundle(
     *,
     has_env: bool = False,
 ) -> Bundle:
-    """Return a container, with what plugins change in it, as the config.json of a bundle.
+    """Return a container, with the changes that plugins make, as the config.json of a bundle.
 
-    The pod's own names replace what annotations say of them; Docker has no pods. A container that
-    may use every device counts as privileged: NRI shows no capabilities, nor which paths are held
-    read-only. Mounts of /dev count by their nodes.
+    The pod's own names replace the names in annotations; Docker has no pods. A container that may
+    use every device counts as privileged, because NRI shows neither capabilities nor read-only
+    paths. Mounts of /dev count by their nodes.
 
     Args:
         edits: those of CDI names.
-        judged: the mounts; None if only a request counts.
-        has_env: every variable counts, not only those of NVIDIA.
+        judged: the judged mounts; None if only mounts that ask for devices count.
+        has_env: whether all variables count, not only NVIDIA's.
 
     Raises:
         HostError: there are so many variables that the answer would be late.
@@ -91,7 +91,7 @@ def bundle(
     texts = chain(container.env, (f"{pair.key}={pair.value}" for pair in added.env))
     env = [text for text in texts if has_env or text.startswith(VARIABLES)]
     if len(env) > VARIABLES_LIMIT:
-        raise HostError(f"it has more than {VARIABLES_LIMIT} variables")
+        raise HostError(f"the container has more than {VARIABLES_LIMIT} variables")
     names = {
         CONTAINERD_TYPE: KIND, CONTAINERD_NAMESPACE: pod.namespace,
         CONTAINERD_NAME: container.name,
@@ -130,8 +130,8 @@ def _own_namespaces(
 ) -> set[str]:
     """Return the kinds of namespaces that a container does not share with the host.
 
-    containerd gives the path of the sandbox's namespace, and that is the host's if the sandbox has
-    none of its own. What is behind a path that a plugin gives is not known.
+    containerd gives the path of the sandbox's namespace, which is the host's if the sandbox has
+    none of its own. A path that a plugin gives may be the host's.
     """
     of_pod = {each.type for each in pod.linux.namespaces}
     kinds = {each.type for each in linux.namespaces if not each.path or each.type in of_pod}
@@ -148,9 +148,9 @@ def _may_ask(mount: api.Mount) -> bool:
 
 
 def _mounted(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the nodes in mounts of folders below the host's /dev, which here is the plugin's own.
+    """Yield the nodes in mounts below the host's /dev, which is also this plugin's /dev.
 
-    The container's control group refuses them, if it is not privileged; they count nevertheless.
+    They count, although the cgroup of an unprivileged container denies them.
     """
     found: device_numbers.Nodes = {}
     for source in sources:
@@ -185,7 +185,7 @@ def adjustment(edits: Sequence[Edits]) -> api.ContainerAdjustment:
     """Return edits in NRI's form, for engines that take no CDI names from plugins.
 
     Raises:
-        HostError: NRI has no field for a part of them.
+        HostError: NRI has no field for a part of the edits.
     """
     adjust = api.ContainerAdjustment(mounts=mounts(edits))
     for node in nodes(edits):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this host as the plugin knows them: CDI specifications and procfs, never NVML.
+"""The GPUs of this host as the plugin knows them, from CDI specifications and procfs, not NVML.
 
-Plans are compiled in memory, and again once a fingerprint does not match; nothing is written. That
-takes seconds if a specification has thousands of devices, so a thread does it, and who cannot wait
-gets an error.
-A MIG device is known only if a specification has it, such as that of `nvct publish`. In its pod,
-the plugin does not see the host's files but those of CDI, nodes and procfs; the runtime does.
+Plans are compiled in memory, and again when a fingerprint no longer matches; nothing is written.
+That takes seconds if a specification has thousands of devices. So a thread does it, and a caller
+that cannot wait gets an error. A MIG device is known only if a specification has it, such as that
+of `nvct publish`. In its pod, the plugin sees only CDI files, device nodes and procfs of the host;
+the runtime sees all files.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from nvct.container.request.device_numbers import Number
 
 READ_S, FIRST_S = 1.0, 60.0
-"""A create waits so long for specifications: an engine ends a plugin that takes two seconds. And
-the plugin, before it connects."""
+"""How long a create waits for specifications, because an engine ends a plugin that takes two
+seconds; and how long the plugin waits before it connects."""
 SPEC_LIMIT = 1 << 20
-"""Of a specification: while YAML of that size is parsed, no other thread runs for some 0.5 s."""
+"""Bytes of a specification: while YAML of that size is parsed, other threads wait some 0.5 s."""
 OWN_S = 1.0
-"""A GPU that comes or goes is seen after this time: a create asks for the GPUs five times."""
+"""How long a list of GPUs is used again, because a create asks for it five times."""
 NOWHERE = "/nonexistent"
 CLAIM = "/claim="
-"""In names of devices that a DRA driver makes of GPUs for a claim: k8s.gpu.nvidia.com/claim."""
+"""In CDI names that a DRA driver makes for claims: k8s.gpu.nvidia.com/claim."""
 UUIDS = ("GPU-", "MIG-")
 
 
@@ -48,7 +48,7 @@ class KnownHost(Host):
     """Access to the plans of this host.
 
     Attributes:
-        sources: what specifications of GPUs mount, such as the driver's files.
+        sources: sources of the mounts in GPUs' specifications, such as the driver's files.
     """
 
     def __init__(self, settings: Config, config_path: str) -> None:
@@ -65,7 +65,7 @@ class KnownHost(Host):
         self._has_gpu = super().has_gpu(settings.sys_root)
 
     def has_gpu(self, sys_root: str) -> bool:  # noqa: ARG002  it is that of config.toml
-        """Report whether there was a GPU when config.toml was read; see `Host.has_gpu`."""
+        """Report whether there was a GPU when this host was made; see `Host.has_gpu`."""
         return self._has_gpu
 
     def prepare(self) -> None:
@@ -96,7 +96,7 @@ class KnownHost(Host):
     def names(self, nodes: Collection[tuple[int, int]]) -> dict[str, set[tuple[int, int]]]:
         """Return the GPUs and MIG devices that have some of these nodes, by UUID if it is known.
 
-        A GPU is left out if the nodes are those of a MIG device of it.
+        A GPU is left out if the nodes are those of one of its MIG devices.
 
         Raises:
             NvctError: the driver's files cannot be read.
@@ -125,18 +125,18 @@ class KnownHost(Host):
         }
 
     def _compiled(self) -> model.Plan:
-        """Return what the CDI folders have.
+        """Return the plan of the CDI folders.
 
         Raises:
-            HostError: it takes longer to read, and goes on.
+            HostError: reading takes longer than READ_S; it goes on.
         """
         if self._reading is None or not self._reading.is_alive():
             self._reading = Reading(self._registry, READ_S)
         late = f"the CDI specifications take longer than {READ_S:.0f} s to read"
-        return self._reading.result(HostError(late, hint="nvct goes on with it: try again"))
+        return self._reading.result(HostError(late, hint="nvct goes on reading: try again"))
 
     def _registry(self) -> model.Plan:
-        """Return what the CDI folders have; a file that has not changed is not read again."""
+        """Compile the plan of the CDI folders; read only changed files again."""
         folders = self._settings.spec_dirs
         facts = plans.input_fingerprints(folders)  # before they are read
         of_files = plans.input_fingerprints(registry.spec_paths(folders))
@@ -164,7 +164,7 @@ class KnownHost(Host):
         return plan
 
     def _own(self) -> model.Plan:
-        """Return what the specifications have of GPUs; without them, the GPUs of procfs."""
+        """Return the plan of the GPUs in specifications, or in procfs if there are none."""
         named = self.plan("registry")
         gpus = [
             gpu for gpu in procfs.gpus(live_host.roots_of(self._settings))

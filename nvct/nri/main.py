@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program `nvct-nri`: connects to an engine as an NRI plugin, and again if it is gone.
+"""The program `nvct-nri`: connects to an engine as an NRI plugin, and reconnects.
 
-It needs the engine's socket, whose owner can do everything on this host, and so nothing else: once
-it has started, it holds no capability and can gain none. It never calls NVML.
+It needs only the engine's socket, which allows everything on this host. So after its start it
+holds no capability and can gain none. It never calls NVML.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ SOCKET = "/var/run/nri/nri.sock"
 SOCKET_FD_ENV, INDEX_ENV, NAME_ENV = "NRI_PLUGIN_SOCKET", "NRI_PLUGIN_IDX", "NRI_PLUGIN_NAME"
 """Set by an engine that starts the plugin itself, from its folder of plugins (nri/pkg/api)."""
 EXEMPT_ENV = "NRI_EXEMPT_NAMESPACES"
-RULES_HELP = """Whether a pod has exactly the devices that the kubelet gave it.
+RULES_HELP = """What happens to a pod with other devices than the kubelet gave it.
 
 \b
 off      nothing is checked
-audit    a pod that has others runs, and is logged and counted
-enforce  such a pod is refused; its events say why"""
+audit    the pod runs, and is logged and counted
+enforce  the pod is refused; its events say why"""
 AGAIN_S = 2.0
-"""Between two tries to connect, as the incumbent."""
+"""Seconds between two attempts to connect, as in the incumbent."""
 LONGEST_S = 300.0
 PRIORITY = -10
-"""As of nice(1), where the plugin may have one: 100 pods that start leave no CPU."""
+"""Niceness, if the plugin may set it: 100 pods that start leave no CPU."""
 LOST = (
-    "the engine ended the connection while it told its containers, {} in a row: has it stopped"
-    " itself? Its log says why; containerd does if a pod's variables are too large for a message"
+    "the engine ended the connection while it listed its containers (failure {} in a row): if it"
+    " has stopped itself, its log says why; containerd stops if a pod's variables are too large"
+    " for a message"
 )
 
 
 def say(text: str) -> None:
-    """Write a line to the log; a pod may have written what is in it, or have filled its disk."""
+    """Write a line to the log; a pod may have written the text, or have filled the log's disk."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{now} {shortened(printable(text), TEXT_LIMIT)}\n")
@@ -72,7 +73,7 @@ class Settings:
         self._is_valid = False
 
     def __call__(self) -> tuple[Config, NvctError | None]:
-        """Return the configuration in force, the last valid one; else the defaults, and why."""
+        """Return the last valid configuration; before there is one, the defaults and the error."""
         fact = fingerprints.take_file(self._path, time.time_ns())
         if fact == self._fact:
             return self._config
@@ -80,7 +81,7 @@ class Settings:
         try:
             self._config, self._is_valid = (load.load(self._path), None), True
         except NvctError as error:
-            say(f"{error}: the rules of before hold" if self._is_valid else f"{error}")
+            say(f"{error}: the former rules stay in force" if self._is_valid else f"{error}")
             if not self._is_valid:
                 self._config = default_for(self._path), error
         return self._config
@@ -110,7 +111,8 @@ def connect_to(path: str) -> socket.socket:
     except OSError as error:
         sock.close()
         is_closed = isinstance(error, PermissionError)
-        hint = "run nvct-nri as root" if is_closed else "is NRI on in the engine's configuration?"
+        on = "is NRI enabled in the engine's configuration?"
+        hint = "run nvct-nri as root" if is_closed else on
         why = error.strerror or error
         raise HostError(f"no engine answers at {path}: {why}", hint=hint) from error
     return sock
@@ -130,7 +132,7 @@ def _words(_: click.Context, __: click.Parameter, values: Sequence[str]) -> list
               help="nvct's own namespace: its pods may have management devices.")  # fmt: skip
 @click.option("--nri-management-cdi-device-namespaces", "management", multiple=True,
               envvar="NRI_MANAGEMENT_CDI_DEVICE_NAMESPACES", callback=_words,
-              help="Further namespaces whose pods may; with commas.")  # fmt: skip
+              help="More namespaces whose pods may; separated by commas.")  # fmt: skip
 @click.option("--nri-env", "takes_variable", envvar="NRI_ENV", is_flag=True,
               help="A pod may ask by NVIDIA_VISIBLE_DEVICES; an image may, too.")  # fmt: skip
 @click.option("--given-by-kubelet", "rule", envvar="NRI_GIVEN_BY_KUBELET", default="off",
@@ -138,7 +140,7 @@ def _words(_: click.Context, __: click.Parameter, values: Sequence[str]) -> list
               help=RULES_HELP)  # fmt: skip
 @click.option("--exempt-namespaces", "exempt", multiple=True, envvar=EXEMPT_ENV,
               default=["kube-system"], show_default=True, callback=_words,
-              help="Namespaces without that rule; with commas.")  # fmt: skip
+              help="Namespaces without that rule; separated by commas.")  # fmt: skip
 @click.option("--kubelet-dir", "kubelet", envvar="KUBELET_DIR", default=KUBELET,
               show_default=True, help="The kubelet's folder.")  # fmt: skip
 @click.option("--record-dir", "record", envvar="NRI_RECORD_DIR", default=NRI_DIR,
@@ -178,7 +180,7 @@ def check(options: Sequence[str]) -> None:
     """Check options and variables of the program, before an installer changes anything for it.
 
     Raises:
-        NvctError: the program would end with it.
+        NvctError: the program would end with this error.
     """
     try:
         values = program.make_context(PROGRAM, [*options]).params
@@ -196,10 +198,10 @@ def _check_kubelet(rule: str, folder: str) -> None:
 def serve_always(
     serve_once: Callable[[], None], plugin: Plugin, sleep: Callable[[float], None] = time.sleep
 ) -> NoReturn:
-    """Serve one connection after the other.
+    """Serve one connection after another.
 
-    An engine that ends one before the plugin is known is left alone ever longer: each try may stop
-    the engine, and with it the creates of all pods.
+    If the engine ends connections before it has accepted the plugin, the pauses grow, because each
+    attempt may stop the engine, and with it the creates of all pods.
     """
     said, losses = "", 0
     while True:
@@ -220,14 +222,14 @@ def serve_always(
         wait_s = 0.0 if was_known else min(AGAIN_S * 2 ** min(losses, 10), LONGEST_S)
         if problem != said or was_known:
             again = f"{'in' if losses else 'every'} {wait_s:.0f} s" if wait_s else "at once"
-            plugin.say(f"{problem}: no rule holds until it is connected; it tries again {again}")
+            plugin.say(f"{problem}: no rule applies until it is connected; it tries again {again}")
         said = problem
         if wait_s:
             sleep(wait_s)
 
 
 def _end(*_: object) -> NoReturn:
-    say("told to end")
+    say("received SIGTERM: the plugin ends")
     sys.exit(0)
 
 
@@ -235,7 +237,7 @@ def _socket_of_engine(text: str) -> int:
     with contextlib.suppress(ValueError, OSError, OverflowError):
         if stat.S_ISSOCK(os.fstat(int(text)).st_mode):
             return int(text)
-    raise UsageError(f"{SOCKET_FD_ENV}={text!r} is no socket", hint="engines set it")
+    raise UsageError(f"{SOCKET_FD_ENV}={text!r} is not a socket", hint="only engines set it")
 
 
 def main() -> NoReturn:
@@ -245,8 +247,8 @@ def main() -> NoReturn:
         program(standalone_mode=False, prog_name=PROGRAM)
         sys.exit(0)
     except click.ClickException as error:
-        told = error.format_message().rstrip(".?")
-        problem, status = UsageError(told, hint=f"{PROGRAM} --help shows the options"), 2
+        message = error.format_message().rstrip(".?")
+        problem, status = UsageError(message, hint=f"{PROGRAM} --help shows the options"), 2
     except NvctError as error:
         problem, status = error, 1
     sys.stderr.write(f"{line(PROGRAM, problem)}\n")

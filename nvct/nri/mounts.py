@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mounts of a container show of the node: devices, engines' sockets, the kernel's files.
+"""Judges what a container's mounts show of the node: devices, engines' sockets, kernel's files.
 
-NRI has the paths of the host, of which the plugin sees only some. A path may be another name of a
-closed place: a link, a bind mount, a driver's root. What the kubelet has mounted for a pod has a
-path that says nothing. There, the file system and the path in it count. What the kubelet and the
-engine make for each pod needs no look at the plugin's mounts, of which a pod can make many.
-Contract: at most one reading of them for a container, and bounded work.
+NRI gives paths of the host, of which the plugin sees only some. A path may be another name of a
+closed place: a link, a bind mount, a driver's root. The path of a volume that the kubelet has
+mounted for a pod does not show what is in it, so its file system and the path in that count.
+Paths that the kubelet and the engine make for each pod are accepted without a look at the plugin's
+mounts, of which a pod can make many. Contract: for one container, the mounts are read at most
+once, and the work is bounded.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ OF_THE_NODE = (
     "/var/lib/rancher/rke2/agent/pod-manifests",
 )  # fmt: skip
 OF_THE_KUBELET = ("device-plugins", "dra_manager_state", "plugins", "plugins_registry", "pods")
-"""By these, somebody could give himself devices: nodes, and what engine and kubelet believe."""
+"""Folders of the kubelet. By them and OF_THE_NODE, somebody could give himself devices: they have
+device nodes, sockets, or files that the engine or the kubelet trusts."""
 DRIVER_ROOT = "/run/nvidia/driver"
 """The root of a driver container, which has the host's files too."""
 OF_A_SANDBOX = re.compile(
@@ -55,12 +57,12 @@ OF_A_SANDBOX = re.compile(
     r"|overlay-containers/(?P<crio>[0-9a-f]{64})/userdata)"
     r"/(shm|hostname|hosts|resolv\.conf|\.containerenv)"
 )
-"""What containerd and CRI-O make for each pod. No author of a pod knows its number before."""
+"""Files that containerd and CRI-O make for each pod; no author of a pod knows its id before."""
 OF_A_POD = re.compile(
     r"etc-hosts|containers/[^/]+/[^/]+"
     r"|volumes/kubernetes\.io~(configmap|downward-api|empty-dir|projected|secret)/[^/]+"
 )
-"""What the kubelet makes in a pod's folder, and nobody mounts from elsewhere."""
+"""Paths in a pod's folder that the kubelet makes itself, so they are not mounts from elsewhere."""
 MOUNTED = re.compile(
     r"(?s).*/(volume-subpaths/[^/]+/[^/]+|volumes/kubernetes\.io~local-volume)/[^/]+"
 )
@@ -70,20 +72,20 @@ OF_KERNEL = {
     "debugfs": "/sys/kernel/debug", "tracefs": "/sys/kernel/tracing",
     "configfs": "/sys/kernel/config", "binfmt_misc": "/proc/sys/fs/binfmt_misc",
 }  # fmt: skip
-"""Where the host has file systems of the kernel. The plugin's own are others, and read-only."""
+"""Where the host mounts file systems of the kernel; the plugin has its own, read-only ones."""
 SHOWN = [
     Mount(f"1 1 0:1 / {target} rw - {kind} none rw")
     for kind, target in (*OF_KERNEL.items(), ("tracefs", "/sys/kernel/debug/tracing"))
     if kind != "cgroup" and target.startswith("/sys")
 ]
 OF_ITS_OWN = ("tmpfs", "devpts", "mqueue", "proc", "sysfs", *CGROUP_TYPES, *KERNEL_TYPES)
-"""File systems that a runtime mounts anew; it shows the host only if it is one of the kernel."""
+"""File systems that a runtime mounts anew; only those of the kernel show the host."""
 REMOVED = "-"
-"""Begins what a plugin takes away (MarkForRemoval of nri/pkg/api)."""
+"""Prefix of a name that a plugin removes (MarkForRemoval of nri/pkg/api)."""
 
 
 class Place(NamedTuple):
-    """A path of a mounted file system: where that is mounted, its numbers, and the path in it."""
+    """A path in a mounted file system: mount point, device numbers, type, and the path in it."""
 
     target: str
     system: tuple[int, int]
@@ -92,15 +94,15 @@ class Place(NamedTuple):
 
 
 Judged = tuple[list[str], str]
-"""Sources on the host that show single devices; or what gives every device, in words."""
+"""Host sources that may show single devices; and in words what gives every device, or ""."""
 
 
 class Node:
-    """The places of a node by which devices are given.
+    """The places of a node that can give devices to a container.
 
     Args:
-        kubelet: its folder.
-        further: places besides the known ones: of the socket for plugins, of the record.
+        kubelet: the kubelet's folder.
+        further: more such places: the folders of the plugins' socket, of the record and so on.
         roots: folders that have the host's files, as `/` has.
     """
 
@@ -133,7 +135,7 @@ class Node:
         return path
 
     def _is_own(self, path: str, pod: api.PodSandbox) -> bool:
-        """Report whether the kubelet or the engine has made what is at a path for this pod."""
+        """Report whether a path is one that the kubelet or the engine makes for this pod."""
         folder = f"{self._pods}{pod.uid}/"
         if path.startswith(folder):
             return bool(pod.uid and OF_A_POD.fullmatch(path.removeprefix(folder)))
@@ -141,15 +143,15 @@ class Node:
         return found is not None and pod.id in found.group("cri", "crio")
 
     def _others(self, place: str, view: View) -> Iterator[str]:
-        """Yield other names of a place: a link's target, and by the file system that has it."""
+        """Yield other names of a place: a link's target, and paths in its file system."""
         names = [self._real[place]]
-        with contextlib.suppress(HostError):  # then nothing is judged later
+        with contextlib.suppress(HostError):  # `judge` will fail, too
             found = view.place(names[0])
             names += view.names(found) if found else ()
         yield from (name for name in map(self._named, names) if name != place)
 
     def _named(self, path: str) -> str:
-        """Return a path by the name under which the plugin knows it."""
+        """Return a path with aliases replaced by the names of the known places."""
         for alias, name in self._aliases:
             if path == alias or path.startswith(f"{alias}/"):
                 path = name + path.removeprefix(alias) or "/"
@@ -163,9 +165,9 @@ class Node:
         return path
 
     def gives(self, path: str) -> bool:
-        """Report whether devices can be given by a path of the host, one below or one above it.
+        """Report whether a path of the host, or one above or below it, can give devices.
 
-        In the kubelet's pods/ they cannot by a single volume or a file of a pod.
+        A single volume or file of a pod, in the kubelet's pods/, cannot.
         """
         path = self._named(path)
         if path.startswith(self._pods):
@@ -178,10 +180,10 @@ class Node:
         return self.gives(name) or f"{name}/".startswith((f"{DEV}/", "/sys/"))
 
     def source(self, path: str, view: View) -> str:
-        """Return what a source is on the host, if that gives devices or is the kernel's.
+        """Return the host's path for a source that gives devices or is the kernel's.
 
         Returns:
-            "/" if what the kubelet has mounted is not seen here; else the path.
+            "/" if the plugin does not see what the kubelet has mounted; for all others, the path.
         """
         path, seen = self._named(path), self._seen(path)
         found, mounted = view.place(seen), MOUNTED.match(seen)
@@ -195,10 +197,10 @@ class Node:
     def judge(
         self, pod: api.PodSandbox, mounts: Iterable[api.Mount], known: Collection[str] = ()
     ) -> Judged:
-        """Return what mounts show; what cannot be judged, or not in time, gives every device.
+        """Return what mounts show; mounts that cannot be judged in time give every device.
 
         Args:
-            known: sources of GPUs' specifications. They count by their names: root writes these.
+            known: sources in GPUs' specifications. Their names count, because root writes these.
         """
         until = time.monotonic() + JUDGED_S
         sought: dict[tuple[str, tuple[str, ...]], str] = {}
@@ -231,12 +233,12 @@ def check_time(until: float) -> None:
 
 
 class View:
-    """What the plugin sees of the host's mounts, read once and only if it is asked for.
+    """What the plugin sees of the host's mounts, read once and only when needed.
 
     Args:
-        folders: of the host, which the plugin has under their own names, if it has them.
-        paths: further ones that are asked for.
-        until: the monotonic time after which it is too late.
+        folders: folders of the host that the plugin may have, under the same names.
+        paths: further paths that will be asked for.
+        until: the monotonic time after which an answer is too late.
     """
 
     def __init__(self, folders: Collection[str], paths: Iterable[str], until: float) -> None:
@@ -247,7 +249,7 @@ class View:
     def _mounts(self) -> dict[str, str]:
         """The mounts in which the paths are, by targets; a later one covers an earlier one.
 
-        A mount or its removal, anywhere on the node, makes whoever reads them wait, for seconds.
+        Each mount or unmount on the node can make the reader wait for seconds.
         """
         if self._until == inf:
             return self._read()
@@ -292,7 +294,7 @@ class View:
 
     @cached_property
     def _roots(self) -> list[tuple[tuple[int, int], str, str]]:
-        """File systems, each with a folder in it and the path that this has on the host."""
+        """File systems, each with a folder in it and that folder's path on the host."""
         roots: dict[tuple[tuple[int, int], str, str], None] = {}
         for folder in self._folders:
             place = self.place(folder)
@@ -304,14 +306,14 @@ class View:
         return [*roots]
 
     def names(self, place: Place) -> Iterator[str]:
-        """Yield the paths of the host that a place may have."""
+        """Yield the paths that a place may have on the host."""
         path = place.path.rstrip("/")
         for system, within, on_host in self._roots:
             if system == place.system and f"{path}/".startswith(f"{within}/"):
                 yield on_host + path.removeprefix(within) or "/"
 
     def held(self, place: Place) -> Iterator[str]:
-        """Yield paths of the host that a place may hold."""
+        """Yield paths of the host that may be below a place."""
         folder = f"{place.path.rstrip('/')}/"
         for system, within, on_host in self._roots:
             if system == place.system and within.startswith(folder):

@@ -2,8 +2,8 @@
 """The plugin's answers to an engine: what a container gets, and whether it may have what it has.
 
 An engine with NRI 0.10 (containerd 2.2) asks twice: at CreateContainer for changes, and at
-ValidateContainerAdjustment for a verdict about all of them. An older one asks once, and plugins
-with a higher index are not seen then. The verdict is about device numbers, whoever gave them.
+ValidateContainerAdjustment for a verdict about all of them. An older one asks once, before
+plugins with a higher index. The verdict is about device numbers, whoever gave them.
 """
 
 from __future__ import annotations
@@ -70,13 +70,13 @@ class Plugin:
     """The service Plugin.
 
     Attributes:
-        settings: returns config.toml in force; of an unreadable one the defaults, and the reason.
+        settings: returns config.toml in force; if it is unreadable, the defaults and the error.
         say: takes a line for the log.
-        unasked: engines, with their versions, that refuse a plugin which wants to be asked for a
-            verdict. Their version does not tell: CRI-O 1.34.0 has an older NRI than 1.34.1.
-        validates: whether the engine asks for a verdict of its own.
+        unasked: engines, with their versions, that refuse a plugin which wants to give verdicts.
+            Only trying shows that: even CRI-O 1.34.0 and 1.34.1 have different NRI versions.
+        validates: whether the engine asks for a verdict in a request of its own.
         is_configured: whether the engine has asked for the plugin's events.
-        is_known: whether the engine has accepted them.
+        is_known: whether the engine has accepted these events.
         resolves: whether the engine takes CDI names.
     """
 
@@ -142,7 +142,7 @@ class Plugin:
         ).SerializeToString()
 
     def synchronize(self, payload: bytes) -> bytes:
-        """Answer Synchronize, which may come in pieces: containers that run are left alone."""
+        """Answer Synchronize, which may come in pieces: running containers are not changed."""
         request = api.SynchronizeRequest.FromString(payload)
         self._pods |= {p.id: container.short_pod(p) for p in request.pods}
         self._running += [
@@ -163,7 +163,7 @@ class Plugin:
         return api.SynchronizeResponse(more=request.more).SerializeToString()
 
     def is_refused(self) -> bool:
-        """Report whether the engine has refused the wish for verdicts; then it is not repeated."""
+        """Report whether the engine has refused verdicts; from then on, they are not offered."""
         name, version = self._engine
         is_new = name == "containerd" and _version(version) >= (2, 2)
         if self.validates and not self.is_known and not is_new:
@@ -200,9 +200,9 @@ class Plugin:
         return answer.SerializeToString()
 
     def told(self, event: int | None, payload: bytes) -> bytes:
-        """Answer what needs no answer; None is StateChange, by which most engines tell all events.
+        """Record an event, whose answer is empty; None is StateChange, which may be any event.
 
-        An engine tells STOPPED also of a container that has ended by itself.
+        An engine reports STOPPED also for a container that has ended by itself.
         """
         kind: Any = api.StateChangeEvent if event is None else api.CreateContainerRequest
         change = kind.FromString(payload)
@@ -230,7 +230,7 @@ class Plugin:
         self._refused.clear()
 
     def lost(self) -> None:
-        """Log a refusal that could not be sent: engines go on without a plugin that is late."""
+        """Log a refusal that could not be sent: engines create the container without it."""
         for pod, made, error in self._refused:
             why = "the engine had closed the connection before the answer"
             self.say(f"not refused: {container.name_of(pod, made)}: {why}: {error.message}")
@@ -271,7 +271,7 @@ class Plugin:
         """Apply the rules to everything that a container has and gets.
 
         Raises:
-            NvctError: it must not be created.
+            NvctError: the container must not be created.
         """
         settings, trouble, host = self._in_force()
         has_rules = bool(settings.policy) or trouble is not None
@@ -294,7 +294,7 @@ class Plugin:
         try:
             if rule != "off":
                 self._check(*judged(), settings.replaced(policy=self._rules), host)
-        except NvctError as error:  # also a name of a device that is not known
+        except NvctError as error:  # also because a device's name is unknown
             if rule == "enforce":
                 raise
             self.say(f"audit: {container.name_of(pod, made)}: {error.message}")
@@ -304,14 +304,15 @@ class Plugin:
         self, bundle: Bundle, way: str, policy: Config, host: KnownHost,
         trouble: NvctError | None = None,
     ) -> None:  # fmt: skip
-        """Apply a policy to the devices of a container; a plugin cannot take them out.
+        """Apply a policy to the devices of a container.
 
-        A refusal names the mount that gives every device, and a record of the kubelet that cannot
+        A refusal names the mount that gives every device, and the kubelet's record if that cannot
         be read.
 
         Raises:
-            NotPermittedError: it denies or ignores them.
-            NvctError: they are not known.
+            NotPermittedError: the policy denies devices, or ignores them: a plugin cannot remove
+                them.
+            NvctError: a device is unknown.
         """
         notes: list[str] = []
         origin = Origin(bundle, PlanDevices(policy, host))

@@ -3,7 +3,7 @@
 
 Annotations are those of the plugin of nvidia-ctk-installer 1.20 (container/runtime/nri): the keys
 nvidia.cdi.k8s.io/container.NAME, nvidia.cdi.k8s.io/pod and nvidia.cdi.k8s.io, in this order, with
-names and commas. Contract: a name that cannot be had fails the create, and nothing is guessed.
+names and commas. Contract: an unknown name fails the create; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def annotated(
         allowed: the namespaces whose pods may name management devices.
 
     Raises:
-        RequestError: a word is no CDI name.
-        NotPermittedError: it is a management device, and not for this pod.
+        RequestError: a word is not a CDI name.
+        NotPermittedError: a word is a management device, which this pod may not have.
     """
     for key in (f"{DOMAIN}/container.{container}", f"{DOMAIN}/pod", DOMAIN):
         if key in pod.annotations:
@@ -57,7 +57,7 @@ def annotated(
                 if word.partition("=")[0] == MANAGEMENT and pod.namespace not in allowed:
                     raise NotPermittedError(
                         f"{word} is not for pods of namespace {pod.namespace!r}",
-                        hint=f"it is for {', '.join(allowed) or 'none'}",
+                        hint=f"namespaces that may have it: {', '.join(allowed) or 'none'}",
                     )
             return key, list(dict.fromkeys(words))
     return "", []
@@ -112,13 +112,13 @@ def edits_of(request: Request, settings: Config, host: KnownHost) -> list[Edits]
     """Return the edits of CDI names.
 
     Raises:
-        NvctError: a name is not known here, or its specification does not fit this host.
+        NvctError: a name is unknown, or its specification does not fit this host.
     """
     plan = host.plan("registry")
     for name in request.ids:
         if name.partition("=")[0] not in plan["kinds"]:
             raise UnknownDeviceError(
                 f"no CDI specification of this node has {name}",
-                hint="nvct publish writes one of the GPUs; nvidia-ctk cdi list shows all",
+                hint="nvct publish writes one for the GPUs; nvidia-ctk cdi list shows all names",
             )
     return stored_or_fresh(lambda fresh: collect(request, settings, host, fresh=fresh))

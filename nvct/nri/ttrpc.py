@@ -4,7 +4,7 @@
 The frames are those of containerd/nri pkg/net/multiplex (connection and length, four bytes each,
 big endian), the messages those of containerd/ttrpc (length, stream, type and flags, ten bytes).
 The engine's requests come on the connection PLUGIN; ours go out on RUNTIME. Contract: blocking,
-one thread; what is no message of these protocols, or is too large, ends the connection.
+one thread; a message that is malformed or too large ends the connection.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FRAME = struct.Struct(">II")
 HEADER = struct.Struct(">IIBB")
 FRAME_LIMIT = MESSAGE_LIMIT + HEADER.size
 BUFFER = 4096
-"""Bytes that Go's reader takes at first, before it knows a message's length: a longer first frame
-ends the connection (conn.Read of multiplex/mux.go, ENOMEM)."""
+"""Bytes that Go's reader takes before it knows a message's length: a longer first frame ends the
+connection (conn.Read of multiplex/mux.go, ENOMEM)."""
 TEXT_LIMIT = 1000
-"""Characters of a message in an event or a line of the log; a pod writes names of any length."""
+"""Characters of a message in an event or a line of the log; a pod can have names of any length."""
 UNKNOWN, INVALID, UNIMPLEMENTED = 2, 3, 12
 """Codes of gRPC's status."""
 
@@ -41,9 +41,9 @@ Methods = Mapping[str, Callable[[bytes], bytes]]
 
 
 def sentence(error: NvctError) -> str:
-    """Return an error as an engine shows it in an event of the pod."""
-    told = "; ".join(filter(None, (shortened(error.message, TEXT_LIMIT), error.hint)))
-    return f"nvct: {told} [{error.code}]"
+    """Return the text of an error, which the engine shows in an event of the pod."""
+    text = "; ".join(filter(None, (shortened(error.message, TEXT_LIMIT), error.hint)))
+    return f"nvct: {text} [{error.code}]"
 
 
 class Connection:
@@ -81,7 +81,8 @@ class Connection:
                     if status.code:
                         raise HostError(f"the engine refuses {REGISTER}: {status.message}")
                 else:
-                    raise DocumentError(f"a message of type {kind} on connection {connection}")
+                    text = f"unexpected message of type {kind} on connection {connection}"
+                    raise DocumentError(text)
             except DecodeError as error:
                 raise DocumentError(f"a message cannot be decoded: {error}") from error
         if self._registers:
@@ -95,14 +96,14 @@ class Connection:
             if length > FRAME_LIMIT:
                 raise DocumentError(f"a frame of {length} bytes is longer than NRI allows")
             content = self._read(length)
-            if connection not in received:  # it has no meaning; Go's mux drops it, too
+            if connection not in received:  # unknown: Go's mux drops it, too
                 continue
             buffer = received[connection]
             buffer += content
             while len(buffer) >= HEADER.size:
                 length, stream, kind, _ = HEADER.unpack_from(buffer)
                 if length > MESSAGE_LIMIT:
-                    raise DocumentError(f"a message of {length} bytes: longer than ttrpc allows")
+                    raise DocumentError(f"a message of {length} bytes is longer than ttrpc allows")
                 if len(buffer) < HEADER.size + length:
                     break
                 message = bytes(buffer[HEADER.size : HEADER.size + length])
@@ -120,14 +121,14 @@ class Connection:
             code, text = INVALID, f"{call.method}: the request cannot be decoded: {error}"
         except NvctError as error:
             code, text = UNKNOWN, sentence(error)
-        except Exception as error:  # a bug fails one create, and not all by an end of the plugin
+        except Exception as error:  # a bug fails one create, but does not end the plugin
             with suppress(OSError):
                 traceback.print_exc()
             code, text = UNKNOWN, sentence(unexpected(error))
         return api.Answer(status=api.Status(code=code, message=text))
 
     def _read(self, length: int) -> bytes:
-        """Read bytes; fewer only at the end."""
+        """Return so many bytes; fewer only at the end of the connection."""
         content = bytearray()
         try:
             while len(content) < length and (part := self._sock.recv(length - len(content))):

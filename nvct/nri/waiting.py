@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may take long to read, while an engine ends a plugin that takes two seconds."""
+"""Reads in a thread what may take long, because an engine ends a plugin that takes two seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Reading(Thread, Generic[T]):
-    """Reads something in a thread; whoever cannot wait gets an error, and the reading goes on."""
+    """Reads in a thread; a caller that cannot wait gets an error, and the reading goes on."""
 
     def __init__(self, read: Callable[[], T], wait_s: float) -> None:
         super().__init__(daemon=True)
@@ -27,14 +27,14 @@ class Reading(Thread, Generic[T]):
         """Read."""
         try:
             self._results.append(self._read())
-        except Exception as error:  # for who waits
+        except Exception as error:  # `result` raises it
             self._problem = error
 
     def result(self, late: HostError) -> T:
         """Return what was read.
 
         Raises:
-            HostError: `late`, if that takes longer.
+            HostError: `late`, if reading takes longer than the wait.
             NvctError: it cannot be read.
         """
         self.join(max(0.0, self._until - time.monotonic()))

@@ -630,7 +630,7 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
         "devicePlugin": {"config": {"fallbackStrategies": ["empty"]}},
         "mps": {"enableHostPID": True},
     }
-    nothing = "nvct has nothing of that name"
+    nothing = "nvct has no value of that name"
     assert sorted(ignored_with(in_sections)) == [
         "clusterPolicy: nvct has no custom resource", f"daemonsets.rollingUpdate: {nothing}",
         f"dcgmExporter.serviceMonitor.labels: {nothing}",

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task `condition`: the condition `nvct.dev/GPUReady` of the Node, with Events."""
+"""The agent's task `condition`: the condition `nvct.dev/GPUReady` of the Node, with Events."""

@@ -18,8 +18,8 @@ Object: TypeAlias = dict[str, Any]
 TYPE = "nvct.dev/GPUReady"
 MANAGER = "nvct-health"  # The field manager of server-side apply
 READY = "GPUsAreOffered"
-"""The reason without a fault. With one, it is that of the catalogue (docs/reasons.md)."""
-MESSAGE_LIMIT = 1024  # Characters; the same as the kubelet's limit of an Event's message
+"""The reason if there is no fault; a fault has its reason in the catalogue (docs/reasons.md)."""
+MESSAGE_LIMIT = 1024  # Characters, the same as the kubelet's limit of an Event's message
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +32,16 @@ class Condition:
 
     @property
     def is_planned(self) -> bool:
-        """Return whether it ends without anybody's help."""
+        """Return whether the fault ends without anybody's help."""
         return self.reason in (Reason.DeviceWithheld.name, Reason.DriverBeingReplaced.name)
 
     @property
     def status(self) -> str:
-        """Return the status as the API has it."""
+        """Return the status as in the API: True or False."""
         return str(self.is_ready)
 
     def to_dict(self, since: str, now: str) -> Object:
-        """Return the condition as the API has it, with the status since a time (RFC 3339)."""
+        """Return the condition as in the API, of now, with its status since a time (RFC 3339)."""
         return {
             "type": TYPE,
             "status": self.status,
@@ -53,7 +53,10 @@ class Condition:
 
 
 def of(document: Mapping[str, Any], tasks: Sequence[str]) -> Condition | None:
-    """Return the condition of a node by the tasks that offer its GPUs; None if it has no GPU."""
+    """Return the condition of a node, from /status of its agent; None if it has no GPU.
+
+    `tasks`: those that offer its GPUs.
+    """
     first, *_ = agent_status.findings(document, tasks)
     if first.severity == "note":
         return None

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task `condition`: writes the condition of this Node by the agent's /status.
+"""The task `condition`: writes the condition of this Node from the agent's /status.
 
-It is written when it changes, and again every ten minutes, which shows that the agent lives. Each
-change of its status or reason is also an Event of the Node, and so is each change of a GPU's
-health, which the pods that have the GPU get as well. The health engine's notices are in /status,
-and the kubelet tells which pods have a device. An Event needs the uid of its pod, and so the right
-to get pods: without it, only the Node has Events. Without the right to create Events, there are
-none.
+The condition is written when it changes, and every ten minutes to show that the agent runs. Each
+change of its status or reason is also an Event of the Node. So is each change of a GPU's health,
+with another Event for each pod that has the GPU: /status has the health engine's notices, and the
+kubelet says which pods have a device. An Event of a pod needs the pod's uid, and so the right to
+get pods: without it, only the Node has Events. Without the right to create Events, there are none.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 from nvct.errors import HostError
 
-LOOK_S = 1.0  # How often /status is read
+LOOK_S = 1.0  # Between two looks at /status
 SETTLE_S = 3.0
-"""How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
+"""How long a fault must last to be written: a restart of the kubelet is not a fault."""
 START_S = 10.0
-"""The same at the start: until this agent has offered its devices, an older one may offer them."""
+"""The same at the start: an older agent may offer devices until this one does."""
 HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
-"""After a write, until the condition is written again because somebody has removed it."""
+"""How long after a write the condition is written again if somebody has removed it."""
 EVENTS_NAMESPACE = "default"  # Where Kubernetes keeps the Events of objects without a namespace
-RETRY_S = 10.0  # Until the next attempt at an Event if the API server does not answer
+RETRY_S = 10.0  # Until the next attempt to make an Event if the API server does not answer
 EARLIER_S = 3000.0
-"""Faults of this time before the start become Events, too: they may not have been reported. The
-API server keeps Events for an hour, and refuses to create the same one again."""
+"""Notices from so long before the start become Events, too, because they may not have been
+reported. The API server keeps Events for an hour, and refuses to create the same one again."""
 POD_EVENTS_ENV = "NVCT_POD_EVENTS"
-"""`false`: no Events of pods, though the account may get pods, which other tasks need."""
+"""`false`: no Events of pods, even if the account may get pods because other tasks need that."""
 
 
 def make(context: Context) -> NodeCondition:
@@ -75,7 +74,7 @@ class NodeCondition(Task):
         self._status = status
         self._written: Condition | None = None
         self._written_at = 0.0
-        self._is_lost = False  # as a watch of this process tells
+        self._is_lost = False  # whether a watch has shown the Node without the condition
         self._fault_since: float | None = None
         self._due = 0.0
         self._backoff = Backoff(spread=(1.0, 1.5))
@@ -111,11 +110,11 @@ class NodeCondition(Task):
             await cluster.close()
 
     def _see(self, node: Object | None) -> None:
-        """Note whether somebody has removed the condition, or has made the Node again."""
+        """Note whether somebody has removed the condition, or has recreated the Node."""
         self._is_lost = node is not None and condition.find(node) is None
 
     def _settled(self, current: Condition | None) -> Condition | None:
-        """Return the condition to be written; a new fault counts when it has lasted."""
+        """Return the condition to write; the written one stays until a new fault has lasted."""
         if current is None or current.is_ready:
             self._fault_since = None
             return current
@@ -126,14 +125,14 @@ class NodeCondition(Task):
 
     def _is_due(self, current: Condition | None) -> bool:
         is_late = time.monotonic() >= self._due
-        is_old = time.monotonic() - self._written_at >= REPAIR_S  # else the watch may be late
+        is_old = time.monotonic() - self._written_at >= REPAIR_S  # before, the watch may be late
         is_changed = current != self._written or (current is not None and self._is_lost and is_old)
         return (is_late or not self._backoff.failures) and (
             is_changed or (is_late and current is not None)
         )
 
     async def _try_write(self, cluster: Cluster, current: Condition | None) -> None:
-        """Write the condition, or say why that fails and when it is tried again."""
+        """Write the condition, or log why that fails; set the time of the next write."""
         try:
             await self._write(cluster, current)
         except ClusterError as error:
@@ -149,7 +148,7 @@ class NodeCondition(Task):
         self._due = time.monotonic() + delay_s
 
     async def _write(self, cluster: Cluster, current: Condition | None) -> None:
-        """Apply the condition; if its status or reason is another, make an Event."""
+        """Apply the condition; make an Event if its reason has changed."""
         node = await find_node(cluster, self._node)
         before, now = condition.find(node), timestamp()
         conditions = []
@@ -157,7 +156,7 @@ class NodeCondition(Task):
             is_same = before is not None and before["status"] == current.status
             since = before.get("lastTransitionTime", now) if before and is_same else now
             conditions = [current.to_dict(since, now)]
-        # With the uid, an apply never creates a Node that was deleted just now.
+        # With the uid, the apply cannot create a Node that has just been deleted.
         metadata = {"name": self._node, "uid": node["metadata"]["uid"]}
         manifest = {"metadata": metadata, "status": {"conditions": conditions}}
         await cluster.apply(NODE, manifest, condition.MANAGER, part="status")
@@ -166,7 +165,7 @@ class NodeCondition(Task):
             await self._tell(cluster, current)
 
     async def _tell(self, cluster: Cluster, current: Condition) -> None:
-        """Make an Event; without the right to do so, the condition says the same."""
+        """Make an Event; a failure is only logged, because the condition says the same."""
         try:
             await cluster.create(EVENT, event(self._node, current))
         except ClusterError as error:
@@ -174,7 +173,7 @@ class NodeCondition(Task):
 
 
 def event(node: str, current: Condition) -> Object:
-    """Return an Event of a Node, as `kubectl describe node` finds it."""
+    """Return an Event of a Node's condition, in the form that `kubectl describe node` finds."""
     notice = {
         "reason": current.reason,
         "message": current.message,
@@ -184,25 +183,25 @@ def event(node: str, current: Condition) -> Object:
 
 
 class DeviceEvents:
-    """Makes an Event of each notice, once; `of_pods`: also of the pods that a warning concerns."""
+    """Makes one Event for each notice; `of_pods`: also for the pods that a warning concerns."""
 
     def __init__(self, node: str, socket: str, log: Log, *, of_pods: bool = True) -> None:
         self.problem = Problem(log.warning)
         self._of_pods = of_pods
         self._node = node
         self._since = time.time()
-        self._told: int | None = None  # the number of the last notice
+        self._told: int | None = None  # number of the last notice that has its Events
         self._retry_at = 0.0
         self._kubelet = PodResources(socket)
 
     async def tell(self, cluster: Cluster, document: Mapping[str, Any]) -> None:
-        """Make the Events of the notices in /status that are new."""
+        """Make Events of the new notices in /status."""
         if time.monotonic() < self._retry_at:
             return
         notices = (document.get("health") or {}).get("notices")
         if notices is None:  # no task watches the health yet
             return
-        if self._told is None:  # later, numbers alone decide: the clock may be set back
+        if self._told is None:  # only once: later the numbers decide, as clocks may be set back
             since = self._since - EARLIER_S
             old = [notice["number"] for notice in notices if notice["at"] < since]
             self._told = max(old, default=0)
@@ -235,7 +234,7 @@ class DeviceEvents:
             await _create(cluster, device_event(self._node, notice, involved))
 
     async def _pods(self, devices: list[str]) -> set[tuple[str, str]]:
-        """Return namespace and name of each pod that has one of some devices."""
+        """Return namespace and name of each pod that has one of these devices."""
         if not self._kubelet.is_there():
             return set()
         try:
@@ -252,7 +251,7 @@ class DeviceEvents:
 
 
 async def _create(cluster: Cluster, manifest: Object) -> None:
-    """Create an Event that may be there from before this process began."""
+    """Create an Event; an earlier process may have created the same one."""
     try:
         await cluster.create(EVENT, manifest)
     except ClusterError as error:
@@ -261,15 +260,15 @@ async def _create(cluster: Cluster, manifest: Object) -> None:
 
 
 def device_event(node: str, notice: Mapping[str, Any], involved: Object | None = None) -> Object:
-    """Return an Event of a Node, or of what is involved, as `kubectl describe` finds it.
+    """Return an Event of a Node, or of `involved`, in the form that `kubectl describe` finds.
 
-    `notice`: with reason, message, is_warning; of a device, with its number and moment.
+    `notice`: has reason, message and is_warning; that of a device also has number and at.
     """
-    # The kubelet, too, gives the name of a Node as uid.
+    # The kubelet, too, uses the Node's name as its uid.
     involved = involved or {"kind": "Node", "name": node, "uid": node}
     now = datetime.now(timezone.utc)
     shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"
-    if "number" in notice:  # the same in the next process
+    if "number" in notice:  # so that the name is the same in the next process
         stamp = f"{int(notice['at'] * 1000):x}{notice['number']:05x}"
     return {
         "metadata": {
@@ -288,5 +287,5 @@ def device_event(node: str, notice: Mapping[str, Any], involved: Object | None =
 
 
 def timestamp(moment: datetime | None = None) -> str:
-    """Return a moment, or now, as the API has it."""
+    """Return a moment, by default the present, in the API's form."""
     return f"{moment or datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task and program `config-manager`: the config file that the Node's label names."""
+"""The agent's task and program `config-manager`: the config file that the Node's label names."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `config-manager`: names and variables of NVIDIA's, 0.20."""
+"""The settings of `config-manager`: the flags and variables of NVIDIA's, 0.20."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from nvct.errors import UsageError
 
 NAMED, SINGLE, EMPTY = "named", "single", "empty"
 STRATEGIES = (NAMED, SINGLE, EMPTY)
-"""Fallbacks if neither label nor default names a file: the file `default`, the only file, an empty
-configuration."""
+"""Fallbacks if neither the label nor the default names a file: the file `default`, the only file,
+an empty configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,6 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     numbers = known.get("signal")
     if numbers is not None:
         if len(numbers) != 1 or numbers[0] not in signal.valid_signals():
-            raise UsageError("the signal must be one number", hint="--signal=1")
+            raise UsageError("the signal must be one number", hint="such as --signal=1")
         known["signal"] = numbers[0]
     return Settings(**known), ()

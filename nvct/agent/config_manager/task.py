@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives this node's programs the config file that its label names.
+"""Gives this node's programs the config file that the Node's label names.
 
-The file is copied, after a check, so a bad one never replaces a good one, not even after a
-restart. A changed label or ConfigMap has an effect at once, without a restart.
+The file is checked and then copied, so a malformed one never replaces a good one, not even after a
+restart. A changed label or ConfigMap takes effect at once, without a restart.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from nvct.errors import HostError, NvctError, OSErrorsAs
 from nvct.host import procfs
 from nvct.linux.files import write_atomic
 
-WORDS = 5  # Of a command line, in which a program's name can be: python -I -m MODULE NAME
+WORDS = 5  # The first words of a command line can have the name: python -I -m MODULE NAME
 DEFAULT_NAME = "default"  # The file of fallback strategy `named`
-FILES_S = 1.0  # How often the folder of config files is looked at
+FILES_S = 1.0  # Between two looks at the folder of config files
 MODE = 0o644
 
 
 def make(context: Context) -> ConfigManager:
-    """Return the task; after a change it signals a program, or the agent's other tasks."""
+    """Return the task, which after a change signals the other tasks, or a program."""
     known = context.load(settings.resolve)
     target = context.env.get("CONFIG_FILE")
     if context.in_agent and target and "CONFIG_FILE_DST" not in context.env:
@@ -48,16 +48,16 @@ def make(context: Context) -> ConfigManager:
 
 
 class ConfigManager(Task):
-    """The task of the agent that chooses its node's config file; `reload` has it look at once.
+    """The task that chooses this node's config file; `reload` makes it look at once.
 
-    `notify`: notifies the programs of a change, and returns how many there are.
+    `notify`: notifies the programs of a change, and returns how many it has notified.
     """
 
     def __init__(
         self, settings: Settings, cluster: Cluster, notify: Callable[[], int], log: Log
     ) -> None:
         super().__init__(log, problems_are_errors=True)
-        # of the file in force, "" for an empty configuration, None before there is one
+        # name of the file in force, "" for an empty configuration, None before the first one
         self.name: str | None = None
         self._settings = settings
         self._cluster = cluster
@@ -78,9 +78,9 @@ class ConfigManager(Task):
         ]
 
     async def run(self) -> None:
-        """Follow label and files until canceled, or write the file once.
+        """Follow label and files until canceled; with `oneshot`, write the file and end.
 
-        NvctError if there is no good file, and the settings want it once.
+        NvctError if `oneshot` is set and the file is missing or malformed.
         """
         try:
             if self._settings.oneshot:
@@ -112,7 +112,7 @@ class ConfigManager(Task):
         self.reload.set()
 
     def _update(self) -> None:
-        """Put the wanted file in force; NvctError if there is no good one: the former stays."""
+        """Put the chosen file in force; NvctError, and no change, if it is missing or wrong."""
         known = self._settings
         label = (self._labels or {}).get(known.node_label)
         name = choose(known, label, files(known.source))
@@ -122,14 +122,14 @@ class ConfigManager(Task):
             return
         with OSErrorsAs(HostError, f"{known.target} cannot be written"):
             os.makedirs(os.path.dirname(known.target), exist_ok=True)
-            # A link there is of NVIDIA's program.
+            # This replaces a link, which NVIDIA's program may have made there.
             write_atomic(known.target, data, mode=MODE, sync=False)
         self.name = name
         count = self._notify() if known.send_signal and not known.oneshot else 0
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
 
     def _content(self, path: str) -> bytes:
-        """Return the content of a config file that the programs accept."""
+        """Return the content of a config file; NvctError if the programs would refuse it."""
         if self._checked != (path, procfs.read_bytes(path)):
             self._checked = path, _checked(path)
         return self._checked[1]
@@ -143,7 +143,7 @@ def _checked(path: str) -> bytes:
     data = procfs.read_bytes(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")
-    # The folder of MPS is a setting of the programs, which are not this one.
+    # The folder of MPS is a setting that only those programs know, so any folder will do here.
     device_plugin.resolve([f"--config-file={path}", "--mps-root=/"], {})
     if procfs.read_bytes(path) != data:
         raise HostError(f"config file {path} is being changed")
@@ -151,11 +151,11 @@ def _checked(path: str) -> bytes:
 
 
 def files(folder: str) -> list[str]:
-    """Return a folder's config files, a ConfigMap's links too; HostError if it cannot be read."""
+    """Return the names of a folder's config files; HostError if the folder cannot be read."""
     with OSErrorsAs(
         HostError,
         f"the folder of config files {folder}",
-        hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
+        hint="mount a ConfigMap there, or set CONFIG_FILE_SRCDIR to another folder",
     ):
         found = sorted(os.listdir(folder))
     return [name for name in found if name[0] != "." and os.path.isfile(f"{folder}/{name}")]
@@ -166,7 +166,7 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
 
     HostError if the named file does not exist, or nothing names one.
     """
-    there = f"there are: {', '.join(available)}" if available else "there is none at all"
+    there = f"the folder has {', '.join(available) or 'no config file'}"
     wanted = (
         (label, f"label {settings.node_label} of node {settings.node}"),
         (settings.default, "the default"),
@@ -189,7 +189,7 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
     raise HostError(
         f"no config file for node {settings.node}: it has no label {settings.node_label}, "
         "and there is no default",
-        hint=f"label it, or set DEFAULT_CONFIG or FALLBACK_STRATEGIES; {there}",
+        hint=f"label the node, or set DEFAULT_CONFIG or FALLBACK_STRATEGIES; {there}",
     )
 
 
@@ -207,14 +207,14 @@ def processes(name: str, proc: str = "/proc") -> list[int]:
 
 
 def signal_processes(name: str, number: int) -> int:
-    """Send a signal to a program's processes; return how many there are."""
+    """Send a signal to a program's processes; return how many got it."""
     count = 0
     for pid in processes(name):
         try:
             os.kill(pid, number)
             count += 1
         except (ProcessLookupError, PermissionError):
-            continue  # it has just ended, or is another user's of the same name
+            continue  # it has just ended, or belongs to another user
     return count
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The config file of the agent's programs, schema v1: names of resources, sharing, flags.
 
-The device plugin and the feature labels share a file. Unknown keys are warnings. Unlike in
-NVIDIA's programs 0.20, `resources`, and `rename` and `devices` of shared resources, have an
-effect.
+The device plugin and the feature labels share a file. An unknown key is a warning. Unlike
+NVIDIA's programs 0.20, these obey `resources`, and `rename` and `devices` of shared resources.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PREFIX = "nvidia.com/"
 VERSION = "v1"
 NAME_LIMIT = 63
 REPLICAS_LIMIT = 32768
-"""Of one device; each is an entry in the list that the kubelet reads as one message of 4 MiB."""
+"""Replicas of one device: each is an entry of a message to the kubelet, which takes 4 MiB."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A DNS subdomain, as Kubernetes requires after the slash."""
 DEVICE = re.compile(
@@ -33,10 +32,10 @@ TABLES = (
     "version", "resources.gpus", "resources.mig", "resources.exclude", "sharing.timeSlicing",
     "sharing.mps",
 )  # fmt: skip
-"""Keys that are no flag's."""
+"""Keys that do not belong to a flag."""
 SLICING, MPS = "time-slicing", "mps"
 STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
-"""Sharing strategies by their key. If a file has both, the first one counts, as there."""
+"""Sharing strategies by key. If a file has both, the first one counts, as in NVIDIA's plugin."""
 SHARING_KEYS = {"renameByDefault", "failRequestsGreaterThanOne", "resources"}
 RESOURCE_KEYS = {"name", "rename", "devices", "replicas"}
 
@@ -69,7 +68,7 @@ class Sharing:
 
     @property
     def uses_mps(self) -> bool:
-        """Return whether devices are shared by MPS, else by time."""
+        """Return whether devices are shared by MPS."""
         return self.strategy == MPS
 
 
@@ -80,7 +79,7 @@ UNSHARED = Sharing()
 def flags() -> Mapping[str, Kind]:
     """Return the kind of each key that is a flag of the device plugin or of the labels.
 
-    Each of the two programs checks those of the other, too.
+    Each of the two programs checks the keys of both, because they share a file.
     """
     both = (TASKS[name].module("settings").Settings for name in ("device-plugin", "labels"))
     options = (option for settings in both for option in options_of(settings))
@@ -89,9 +88,9 @@ def flags() -> Mapping[str, Kind]:
 
 @cache
 def _keys() -> tuple[frozenset[str], frozenset[str]]:
-    """Return all keys of schema v1, with dots, and what has some of them below it.
+    """Return the dotted keys of schema v1, and the tables above them.
 
-    Those of shared resources are not among them.
+    Keys of shared resources are not among them.
     """
     keys = (*TABLES, *flags())
     parents = (key[:end] for key in keys for end, char in enumerate(key) if char == ".")
@@ -104,7 +103,7 @@ def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
 
 
 def is_excluded(gpu: Gpu, words: Sequence[str]) -> bool:
-    """Return whether a GPU is one of those that Kubernetes does not get."""
+    """Return whether one of the words of `resources.exclude` names a GPU."""
     return any(word in (str(gpu.index), gpu.uuid) or _matches(gpu.model, word) for word in words)
 
 
@@ -118,8 +117,8 @@ def resolve(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return values for a program's settings, and a sentence for each key without effect.
 
-    The command line takes precedence over the environment, and that over the config file.
-    UsageError or DocumentError if a value is malformed.
+    The command line takes precedence over the environment, and the environment over the config
+    file. UsageError or DocumentError if a value is malformed.
     """
     of_env, of_words = program.from_environment(env), program.from_command_line(words)
     values = {**of_env, **of_words}
@@ -141,18 +140,18 @@ def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]
 
 
 def load(path: str, program: Program) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return what a config file has for a program's settings, and a sentence for each unknown key.
+    """Return a program's settings from a config file, and a sentence for each unknown key.
 
     DocumentError if it cannot be read, is malformed or has another version; UsageError if a flag
     has a value of another type.
     """
     from nvct.agent.core import yaml_file  # 2 MB, only with a config file
 
-    content = yaml_file.read(path, "config file")  # first: a later change is news at the next load
+    content = yaml_file.read(path, "config file")  # first, so that no later change is missed
     document = yaml_file.load(path, "config file")
     document = {} if document is None else document
     if not isinstance(document, dict):
-        raise DocumentError(f"config file {path} is no table of settings")
+        raise DocumentError(f"config file {path} is not a table of settings")
     document = _canonical(document)
     version = document.get("version") or VERSION
     if version != VERSION:
@@ -175,7 +174,7 @@ def load(path: str, program: Program) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _check_types(document: Mapping[str, Any], path: str) -> None:
-    """Refuse a value of another type by UsageError, also of a key of another program."""
+    """Raise UsageError if a key's value has the wrong type, also for keys of the other program."""
     for name, value in _leaves(document):
         if value is None:
             continue
@@ -186,7 +185,7 @@ def _check_types(document: Mapping[str, Any], path: str) -> None:
 
 
 def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield keys with dots, and their values: not the tables that have known keys below them."""
+    """Yield each dotted key with its value, except tables that have known keys below them."""
     _, parents = _keys()
     for key, value in document.items():
         path = f"{prefix}{key}"
@@ -197,10 +196,10 @@ def _leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a document with the schema's spelling of keys, whose case does not matter.
+    """Return a document with keys in the schema's spelling, because their case does not matter.
 
-    NVIDIA's programs read the file by Go's encoding/json, to which `timeslicing` is `timeSlicing`;
-    but not below `sharing.timeSlicing` and `sharing.mps`.
+    NVIDIA's programs read the file by Go's encoding/json, which takes `timeslicing` for
+    `timeSlicing`, except below `sharing.timeSlicing` and `sharing.mps`.
     """
     keys, parents = _keys()
     known = {key[len(prefix) :].partition(".")[0] for key in keys if key.startswith(prefix)}
@@ -209,7 +208,7 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in document.items():
         name = by_case.get(str(key).lower(), key)
         if name != key and name in document:
-            name = key  # it stands there in both spellings: the exact one counts
+            name = key  # the document has both spellings: the exact one counts
         path = f"{prefix}{name}"
         has_keys = isinstance(value, dict) and path in parents
         result[name] = _canonical(value, f"{path}.") if has_keys else value
@@ -222,7 +221,7 @@ def _names(document: Mapping[str, Any], kind: str) -> tuple[NamePattern, ...]:
     for rule in _list(resources.get(kind), f"resources.{kind}"):
         pattern, name = rule.get("pattern"), rule.get("name")
         if not isinstance(pattern, str) or not isinstance(name, str):
-            raise DocumentError(f"each of resources.{kind} needs a pattern and a name")
+            raise DocumentError(f"each entry of resources.{kind} needs a pattern and a name")
         patterns.append(NamePattern(pattern=pattern, name=resource_name(name)))
     return tuple(patterns)
 
@@ -234,7 +233,7 @@ def _excluded(document: Mapping[str, Any]) -> tuple[str, ...]:
     if not is_list or any(type(word) not in (int, str) or word == "" for word in words):
         raise DocumentError(
             f"resources.exclude must be a list, not {words!r}",
-            hint="of indices, UUIDs, and patterns of models with asterisks",
+            hint="it lists indices, UUIDs, and patterns of models with asterisks",
         )
     return tuple(str(word) for word in words)
 
@@ -296,11 +295,11 @@ def _devices(value: object, name: str) -> str | int | tuple[str, ...]:
 
 
 def resource_name(name: str) -> str:
-    """Return the full name of a resource."""
+    """Return the full name of a resource; DocumentError if it is malformed."""
     full = name if name.startswith(PREFIX) else f"{PREFIX}{name}"
     if len(full) > NAME_LIMIT or not NAME.fullmatch(full.removeprefix(PREFIX)):
         raise DocumentError(
-            f"{full!r} is no resource name",
+            f"{full!r} is not a resource name",
             hint=f"at most {NAME_LIMIT} of the characters a-z 0-9 - .",
         )
     return full

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task is made of: its settings' sources, NVML, the log, and what tasks share."""
+"""What a task gets from the agent: sources of its settings, NVML, the log, what tasks share."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Shared:
     """What the tasks of one process share."""
 
     mode: ResourcesMode | None = None  # which task offers the GPUs; None if only one of them can
-    # of the GPUs, because NVML delivers each XID once; None if no task watches it
+    # of the GPUs; shared because NVML delivers each XID once; None if no task watches it
     health: HealthEngine | None = None
-    # by kubeconfig: each connection has TLS's own memory, near a megabyte
+    # by kubeconfig; shared because TLS takes almost a megabyte for each connection
     clusters: dict[str, Cluster] = field(default_factory=dict)
     has_successor: bool = False  # whether tasks end because another instance serves this node next
-    # what they still do until it serves
+    # what the ending tasks still do until that instance serves
     handing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def hands_over(self, work: Work) -> bool:
-        """Begin a task's last work if another instance serves next; return whether it does."""
+        """If another instance serves next, begin a task's last work; return whether one does."""
         if self.has_successor:
             task = asyncio.create_task(work())
             self.handing.add(task)
@@ -55,13 +55,13 @@ class Shared:
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a task is made of."""
+    """What one task gets: from the agent, or from its own program."""
 
     env: Mapping[str, str]
     client: NvmlClient
     journal: Log
     words: Sequence[str] = ()  # the command line of a program; the agent's tasks have none
-    in_agent: bool = False  # whether this is the agent, else the task is alone in a program
+    in_agent: bool = False  # whether the task runs in the agent, not in a program of its own
     status: Callable[[], dict[str, Any]] = dict
     shared: Shared = field(default_factory=Shared)
 
@@ -78,14 +78,17 @@ class Context:
     def load(
         self, resolve: Callable[[Sequence[str], Mapping[str, str]], tuple[T, Iterable[str]]]
     ) -> T:
-        """Return the settings, log warnings; UsageError or DocumentError if a setting is wrong."""
+        """Return the settings, and log their warnings.
+
+        UsageError or DocumentError if a setting is wrong.
+        """
         return self.journal.warned(resolve(self.words, self.env))
 
     def connect(self, kubeconfig: str | None = None) -> Cluster:
-        """Return the cluster of a kubeconfig, or of the one in the environment.
+        """Return the connection to the cluster of a kubeconfig, by default the environment's.
 
-        Tasks of one process share it, and each of them closes it. ClusterError if there is no
-        access to it.
+        Tasks of one process share the connection, and each of them closes it. ClusterError if
+        the cluster cannot be accessed.
         """
         from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 
@@ -99,8 +102,8 @@ class Context:
         """Return the discovery of the machine below /proc and /sys.
 
         Args:
-            driver_root: where the driver's root is mounted; no folder stands for /.
-            strategy: of MODES; `auto` is the machine's own.
+            driver_root: where the driver's root is mounted; / is used if it is not a folder.
+            strategy: a key of MODES; with `auto` the machine's own mode is used.
         """
         from nvct.agent.machine.discovery import MODES, Discovery
         from nvct.agent.machine.driver_root import DEV_ROOT_ENV
@@ -111,7 +114,7 @@ class Context:
         return Discovery(roots, self.client, mode=MODES.get(strategy))
 
     def health(self, settings: HealthSettings) -> HealthEngine:
-        """Return the health of this node's GPUs, with these settings from now on."""
+        """Return the health engine of this node, which uses these settings from now on."""
         from nvct.agent.health.engine import HealthEngine
         from nvct.agent.health.store import Store
 
@@ -119,6 +122,6 @@ class Context:
             self.shared.health.use(settings)
             return self.shared.health
         for word in settings.table.checks.malformed:
-            self.journal.warning(f"{word!r} is no XID: it has no effect")
+            self.journal.warning(f"{word!r} is not an XID and has no effect")
         self.shared.health = HealthEngine(settings, self.journal, Store(self.folder))
         return self.shared.health

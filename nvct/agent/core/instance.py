@@ -4,7 +4,7 @@
 The instance that serves holds the lock and answers on the socket. A newer one asks it to hand
 over, takes the lock, and serves. The older one runs on without tasks: if it ended, its container
 would be started again, and would ask in turn. It serves again when nobody holds the lock,
-because the newer one was killed. Programs with fewer rights may change the folder, see
+because the newer one was killed. Programs with fewer rights can change the folder, see
 `shared_folder`.
 """
 
@@ -28,20 +28,20 @@ from nvct.paths import AGENT_DIR
 
 POD_ENV = "KUBERNETES_SERVICE_HOST"  # The kubelet sets it in every pod
 POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")  # The name of a DaemonSet's pod
-MARGIN_S = 5  # How much earlier than its pod must have ended an agent that serves on ends
+MARGIN_S = 5  # A pod's agent that serves on ends so long before the pod must have ended
 LOOK_S, LOOKS = 0.25, 5
-"""How often the kubelet is asked: it knows a pod when that has been scheduled."""
+"""Between two questions to the kubelet, and how many: it knows a pod once that is scheduled."""
 FOLDER = AGENT_DIR
 LOCK, SOCKET = "agent.lock", "agent.sock"
 YIELD, HAND_OVER = "/yield", "/hand-over"
-"""Requests to an instance; the second one if the asking instance serves next."""
+"""Requests to the instance that serves: HAND_OVER if the one that asks serves next."""
 OK = 200
 YIELD_S = 15.0  # How long the older instance may take to end its tasks
 POLL_S = 0.05
-ASK_S = 1.0  # How often the older instance is asked: it may have taken the lock again, see GRACE_S
+ASK_S = 1.0  # Between two requests to the older instance: it takes a free lock after GRACE_S
 GRACE_S = 1.0
-"""How long an instance that yielded does not take the lock: the one that asked takes it."""
-STANDBY_S = 0.2  # How often an instance that stands by looks whether the lock is free
+"""How long an instance that yielded leaves the lock to the one that asked for it."""
+STANDBY_S = 0.2  # Between two looks of an instance that stands by whether the lock is free
 
 
 class Instance:
@@ -58,10 +58,10 @@ class Instance:
         self._fd = -1
 
     async def take(self, *, to_serve: bool = True) -> None:
-        """Take the lock; an older instance is asked to yield.
+        """Take the lock; ask an older instance to yield.
 
-        HostError if it does not yield, or the lock is a link or no regular file of one name.
-        `to_serve`: what it offers to the kubelet may stay there until this one offers it.
+        HostError if that does not yield, or the lock is not a regular file with one name.
+        `to_serve`: this instance serves next, so the older one's offers to the kubelet may stay.
         """
         end = time.monotonic() + YIELD_S
         ask_at = 0.0
@@ -75,14 +75,14 @@ class Instance:
             if now > ask_at:
                 with contextlib.suppress(OSError):
                     if not to_serve or (await http.ask(self.socket, "POST", HAND_OVER))[0] != OK:
-                        await http.ask(self.socket, "POST", YIELD)  # an agent of before
+                        await http.ask(self.socket, "POST", YIELD)  # of an older release
                     ask_at = now + ASK_S
             await asyncio.sleep(POLL_S)
 
     async def stand_by(self, *, in_pod: bool) -> bool:
-        """Wait until nobody has the lock, and take it; return False if nvct has left this node.
+        """Wait until the lock is free, and take it; return False if nvct has left this node.
 
-        In a pod this then never ends: the kubelet would start the container again.
+        In a pod, wait on even then, because the kubelet would start the container again.
         """
         await asyncio.sleep(GRACE_S)
         while not self._try(create=False):
@@ -115,10 +115,10 @@ async def successor_is_coming(
     """Return whether the kubelet has a newer pod of this pod's DaemonSet, which will take over.
 
     A DaemonSet with a surge keeps an old pod until the new one is Ready, but only if the old one
-    is Ready. Else it deletes the old one as soon as the new one exists, before that has been
-    scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes, podsShouldBeOnNode). False
-    also if this is no pod, or if the kubelet does not answer. `host`: name of this host, which is
-    a pod's name.
+    is Ready. Otherwise it deletes the old one as soon as the new one exists, even before the new
+    one is scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes,
+    podsShouldBeOnNode). False also if this is not a pod, or the kubelet does not answer. `host`:
+    this host's name, which in a pod is the pod's name.
     """
     kubelet, end = PodResources(socket), time.monotonic() + LOOKS * LOOK_S
     if not env.get(POD_ENV) or not kubelet.is_there():
@@ -144,13 +144,13 @@ def _has_other(pods: Iterable[str], host: str) -> bool:
 def status() -> Mapping[str, Any]:
     """Return /status of this node's agent. Its fields are not checked.
 
-    Raises HostError if no agent runs, or this user may not ask it.
+    HostError if no agent runs, or this user may not ask it.
     """
     path = f"{FOLDER}/{SOCKET}"
     try:
         _, body = asyncio.run(http.ask(path, "GET", "/status"))
     except PermissionError as error:
-        raise HostError(f"{path} answers root alone", hint="run it as root") from error
+        raise HostError(f"{path} answers only root", hint="run this command as root") from error
     except OSError as error:
         raise HostError(
             f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"
@@ -160,5 +160,5 @@ def status() -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise HostError(f"what answers on {path} is no agent")
+        raise HostError(f"the program that answers on {path} is not an agent")
     return document

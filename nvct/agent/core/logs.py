@@ -22,14 +22,14 @@ LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 LEVEL_ENV, FORMAT_ENV = "NVCT_LOG_LEVEL", "NVCT_LOG_FORMAT"
 EXPORTER_FORMAT_ENV = "DCGM_EXPORTER_LOG_FORMAT"
-"""NVIDIA's exporter's, which holds without the one before."""
+"""The variable of NVIDIA's exporter; it counts if FORMAT_ENV is not set."""
 FLAGS = {"log-level": (LEVEL_ENV, LEVELS), "log-format": (FORMAT_ENV, FORMATS)}
-"""Of all programs of the agent, beside the flags of NVIDIA's: variable and values."""
+"""Flags of all the agent's programs, besides those of NVIDIA's: variable and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """Writes lines of a level and above."""
+    """Writes the lines that have at least some level."""
 
     level: str = "info"  # the lowest one that is written
     form: str = "text"  # text or json
@@ -37,7 +37,7 @@ class Log:
     recorder: Recorder | None = field(default=None, repr=False)
 
     def warned(self, found: tuple[T, Iterable[str]]) -> T:
-        """Return a result that has warnings, after these are logged."""
+        """Log the warnings of a pair of result and warnings; return the result."""
         result, warnings = found
         for warning in warnings:
             self.warning(warning)
@@ -86,9 +86,9 @@ class Log:
 
 
 class Problem:
-    """Why something does not work now, "" while it works; logged once, until it is another.
+    """Why something does not work now, "" while it works; a reason is logged once in a row.
 
-    `write`: of the log, at the level of such a problem.
+    `write`: the log's method for the level of such a problem.
     """
 
     def __init__(self, write: Callable[[str], None]) -> None:
@@ -96,7 +96,7 @@ class Problem:
         self._write = write
 
     def tell(self, error: NvctError, before: str = "", after: str = "") -> None:
-        """Log the reason, between two other texts, unless it was the last one."""
+        """Log a reason between two other texts, unless it is the same as the last one."""
         text = sentence(error)
         if text != self.text:
             self.text = text
@@ -117,12 +117,13 @@ def from_environment(env: Mapping[str, str]) -> Log:
     form_env = FORMAT_ENV if FORMAT_ENV in env else EXPORTER_FORMAT_ENV
     for name, choices in ((LEVEL_ENV, LEVELS), (form_env, FORMATS)):
         if env.get(name, choices[0]) not in choices:
-            raise UsageError(f"{name}={env[name]!r}", hint=f"it is one of {', '.join(choices)}")
+            hint = f"it is one of {', '.join(choices)}"
+            raise UsageError(f"{name}={env[name]!r} is unknown", hint=hint)
     return Log(level=env.get(LEVEL_ENV, "info"), form=env.get(form_env, "text"))
 
 
 def from_command_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the words that are not of FLAGS, and the values of those by their variables.
+    """Return the words without FLAGS, and the values of FLAGS by variable.
 
     UsageError if a value is missing or unknown.
     """

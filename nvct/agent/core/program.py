@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task of the agent as a program of its own: the version, --help, signals, the last sentence.
+"""A task of the agent as a program of its own: the version, --help, signals, error messages.
 
 The agent's own variables are here too; docs/agent.md explains them.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)  # Signals that end a program
-ASKED_S = 0.005  # After which the first request to NVML has been sent
+ASKED_S = 0.005  # Time for sending the first request to NVML
 GARBAGE = 10_000
-"""Objects between two searches for cycles; with the usual 700 a start takes a twentieth longer."""
+"""New objects between two garbage collections; with Python's 700 a start takes 5 % longer."""
 
 
 def main() -> NoReturn:
@@ -57,7 +57,7 @@ def main() -> NoReturn:
             sys.exit(0)
         from nvct.agent.nvml import supervisor as nvml_supervisor
 
-        # Before anything that starts a thread; and while this process is small.
+        # It forks: before anything starts a thread, and while this process is small.
         supervisor = nvml_supervisor.start()
         run(entry, words, os.environ, supervisor, early)
     except NvctError as error:
@@ -70,29 +70,32 @@ def main() -> NoReturn:
 
 
 def _called(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return a program's name and words: it is called by its name, or named by the first word."""
+    """Return the program's name, which is argv[0] or the first word, and the words after it."""
     name, words = os.path.basename(argv[0]), argv[1:]
     if name not in PROGRAMS and words:
         name, words = words[0], words[1:]
     if name not in PROGRAMS:
-        sys.exit(f"the agent has no program {name}; there are: {', '.join(PROGRAMS)}")
+        sys.exit(f"the agent has no program {name}, but has: {', '.join(PROGRAMS)}")
     return name, words
 
 
 def block() -> None:
-    """Keep signals until the program that this process becomes handles them: PID 1 loses them."""
+    """Block signals until the program that this process execs handles them.
+
+    PID 1 of a container would lose them.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGHUP))
 
 
 def unblock() -> None:
-    """Receive the signals that `block` kept."""
+    """Receive the signals that `block` blocked."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, signal.SIGHUP))
 
 
 class EarlySignals:
     """Handles signals until the program has loaded its modules, which takes a tenth of a second.
 
-    Otherwise process 1 of a container ignores SIGTERM in that time, and SIGHUP ends any other one.
+    Otherwise PID 1 of a container ignores SIGTERM in that time, and SIGHUP ends any other process.
     """
 
     def __init__(self) -> None:
@@ -118,13 +121,13 @@ def run(
 ) -> None:
     """Run until a signal ends the program, or it has nothing more to do.
 
-    NvctError if the settings are wrong, or the machine has no driver and must have one.
+    NvctError if the settings are wrong, or the program needs a driver and there is none.
     """
     from nvct.agent.core import logs
 
     words, log_settings = logs.from_command_line(words)
     journal = logs.from_environment({**env, **log_settings})
-    # An error comes before slow modules are loaded.
+    # Before the slow imports, so that an error comes at once.
     settings, _ = entry.module("settings").resolve(words, env)
     import asyncio
 
@@ -162,16 +165,16 @@ async def _serve(entry: Entry, context: Context, settings: object, early: EarlyS
 
 
 async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
-    """Have NVML start while the caller imports modules; return what waits for its first report.
+    """Start NVML while the caller imports modules; return an awaitable for its first report.
 
-    Nobody has to wait: a task that asks for a report before gets the same one.
+    Awaiting it is optional: a task that asks for a report meanwhile gets the same one.
     """
     import asyncio
 
     from nvct.agent.nvml.client import SupervisorEndedError
 
     async def report() -> None:
-        with contextlib.suppress(NvctError, SupervisorEndedError):  # a task tells
+        with contextlib.suppress(NvctError, SupervisorEndedError):  # a task reports it
             if client.chooses_library:
                 client.library = _library(settings)
             if not client.chooses_library or client.library:
@@ -183,9 +186,9 @@ async def begin_nvml(client: NvmlClient, settings: object) -> Awaitable[object]:
 
 
 def _library(settings: object) -> str:
-    """Return the path of NVML by a program's settings, "" where it does without.
+    """Return the path of NVML for a program's settings, "" if the program does not use NVML.
 
-    DriverNotFoundError if there is none; UsageError if the driver root is no path.
+    DriverNotFoundError if the library is missing; UsageError if the driver root is not absolute.
     """
     from nvct.host import modes
     from nvct.host.nvml.library import nvml_library
@@ -205,17 +208,17 @@ LISTEN_ENV = "NVCT_AGENT_LISTEN"
 WORKER_ENV = "NVCT_AGENT_WORKER"
 """The socket of `nvct agent worker`, for the worker and for the agent."""
 RELEASE_ENV = "NVCT_RELEASE"
-"""A mark of what was installed together, where agent and worker are pods of their own."""
+"""The same text for an agent and a worker of one release, if these are separate pods."""
 UPGRADES_ENV = "NVCT_DRIVER_UPGRADES"
-"""true where the pod goes with the label nvidia.com/gpu.deploy.client, on which NVIDIA's driver
-manager waits, and where the Node is watched though no task obeys a label of it."""
+"""true beside NVIDIA's driver container: the pod selects the label nvidia.com/gpu.deploy.client,
+which NVIDIA's driver manager pauses, and the agent always watches the Node."""
 GRACE_ENV = "NVCT_AGENT_GRACE_S"
 """How long the pod may take to end (terminationGracePeriodSeconds)."""
 GRACE_S = 30  # Kubernetes's default
 
 
 def grace_s(env: Mapping[str, str]) -> int:
-    """Return the seconds this pod may take to end; UsageError if the variable is no number."""
+    """Return how many seconds this pod may take to end; UsageError if that is not a number."""
     text = env.get(GRACE_ENV, "") or str(GRACE_S)
     if not text.isdecimal() or not text.isascii():
         raise UsageError(f"{GRACE_ENV}={text!r} is not a number of seconds", hint="such as 30")

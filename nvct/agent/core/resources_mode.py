@@ -2,9 +2,9 @@
 """Which task offers the GPUs of this node, if the agent has both: the device plugin or DRA.
 
 A label of the Node chooses. After a change, the task that loses the GPUs withdraws them at once;
-the other one offers each GPU as soon as no pod and no claim has it. A GPU is given by one of them
-at a time, also if pods of both kinds start in the moment of the change: `grant` and `preparing`
-exclude each other, because both tasks run in one event loop.
+the other one offers each GPU as soon as no pod and no claim has it. Only one of them gives a GPU
+away at a time, even if pods of both kinds start during the change: `grant` and `preparing` exclude
+each other, because both tasks run in one event loop.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NAMES = {CLASSIC: "the device plugin", DRA: "ResourceSlices (DRA)"}
 LABEL = "nvct.dev/resources"
 DEFAULT_ENV = "NVCT_RESOURCES"  # What a Node without the label offers
 GRANTED_S = 30.0
-"""How long after its answer to Allocate the kubelet may not yet list the device as the pod's."""
+"""How long after the answer to Allocate the kubelet may still not list the device as the pod's."""
 
 
 class ResourcesMode:
-    """The API that a node offers its GPUs by, device plugin or DRA, and the pods that have them.
+    """The API by which a node offers its GPUs, device plugin or DRA, and which GPUs are taken.
 
-    Raises UsageError if the default is neither of the two. `is_alone`: no other task offers GPUs,
-    so the default is the choice, whatever the label says.
+    UsageError if the default is neither of the two. `is_alone`: no other task offers GPUs, so the
+    default is the choice, whatever the label says.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ResourcesMode:
         is_alone: bool = False,
     ) -> None:
         if default not in NAMES:
-            raise UsageError(f"{DEFAULT_ENV} is {CLASSIC} or {DRA}, not {default!r}")
+            raise UsageError(f"{DEFAULT_ENV} must be {CLASSIC} or {DRA}, not {default!r}")
         self.mode = default if is_alone else ""  # the choice; "" before the label is known
         self.problem = ""  # why the label has no effect, "" if it has one
         self.is_alone = is_alone
@@ -83,7 +83,7 @@ class ResourcesMode:
         await node_watch.follow(cluster, node, see, complain)
 
     def see(self, node: Object | None) -> None:
-        """Choose by the label of a Node; a wrong one, or None, changes nothing."""
+        """Choose by the label of a Node; with an unknown value, or None, the choice stays."""
         if node is None:
             return
         label = (node["metadata"].get("labels") or {}).get(LABEL, self._default)
@@ -91,19 +91,19 @@ class ResourcesMode:
         if label in NAMES:
             self.mode = label
         else:
-            self.problem = f"label {LABEL} of the Node is {CLASSIC} or {DRA}, not {label!r}"
+            self.problem = f"label {LABEL} of the Node must be {CLASSIC} or {DRA}, not {label!r}"
             self.mode = self.mode or self._default
 
     def plugin_state(self) -> tuple[bool, frozenset[str]]:
-        """Return whether the device plugin offers GPUs, and the UUIDs of those that it may not."""
+        """Return whether the device plugin offers GPUs, and the UUIDs of those it must not."""
         offers = self.mode == CLASSIC and self.is_withdrawn
         try:
             return offers, self._taken()
-        except NvctError:  # nobody knows what claims have
+        except NvctError:  # what claims have is unknown
             return False, frozenset()
 
     def grant(self, gpus: Collection[str]) -> None:
-        """Give GPUs to a container; RequestError if the Node or a claim has them in DRA."""
+        """Give GPUs to a container; RequestError if DRA offers them, or a claim has one."""
         offers, taken = self.plugin_state()
         held = sorted(taken.intersection(gpus))
         if held or not offers:
@@ -114,7 +114,7 @@ class ResourcesMode:
 
     @contextlib.contextmanager
     def preparing(self, gpus: Collection[str]) -> Iterator[None]:
-        """Keep the device plugin from giving GPUs while a claim that has them is prepared.
+        """Keep the device plugin from giving GPUs away while a claim for them is prepared.
 
         HostError if the device plugin has just given one to a container.
         """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of the agent's programs: a field of a dataclass is a flag, a variable and a key.
 
-Flags are Go's, as those of NVIDIA's programs: one dash equals two, and a switch takes a value only
-after an equals sign. Unlike there, a word that belongs to no flag is refused: after
-`--fail-on-init-error false` the incumbents ignore all flags.
+Flags follow Go, as in NVIDIA's programs: one dash equals two, and a switch takes a value only
+after an equals sign. Unlike NVIDIA's programs, which ignore all flags after
+`--fail-on-init-error false`, these refuse a word that belongs to no flag.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KINDS: Mapping[str, Kind] = {
     "bool": "switch", "bool | None": "switch",
     "tuple[str, ...]": "words", "tuple[int, ...]": "numbers",
 }  # fmt: skip
-"""By a field's type; any other is text."""
+"""The kind by a field's type; any other type is text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """How one field of the settings is given."""
+    """The flags, variables and config key that set one field of the settings."""
 
     field: str
     flags: tuple[str, ...]  # without dashes; the first one is the documented name
@@ -40,11 +40,11 @@ class Option:
     help: str
     kind: Kind
     key: str  # of the config file, with dots; "" if it has none
-    choices: tuple[str, ...]  # the possible values, empty if there are no others to refuse
+    choices: tuple[str, ...]  # the allowed values; empty if all are allowed
     default: str  # as --help shows it
 
     def choices_text(self) -> str:
-        """Return the possible values for a sentence; the empty one is left out."""
+        """Return the allowed values for a sentence, without the empty one."""
         return ", ".join(filter(None, self.choices))
 
 
@@ -52,8 +52,8 @@ def option(
     default: T,
     text: str,
     *,
-    flags: str = "",  # names, separated by blanks; without any, it is the field's
-    env: str = "",  # variables, same; without any, it is the field's name in capitals
+    flags: str = "",  # names, separated by blanks; by default the field's name
+    env: str = "",  # variables, separated by blanks; by default the field's name in capitals
     key: str = "",
     kind: Kind | None = None,
     choices: tuple[str, ...] = (),
@@ -109,15 +109,15 @@ class OfNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A task of the agent with its own command line; what is wrong raises UsageError."""
+    """A task of the agent with its own command line; a wrong word or value raises UsageError."""
 
     name: str
-    title: str  # that NVIDIA's program prints with its version
-    version: str  # of NVIDIA's program; this one takes its options
+    title: str  # what NVIDIA's program prints before its version
+    version: str  # of NVIDIA's program whose options this one takes
     summary: str
     settings: type  # the dataclass that declares its options, in the order of --help
     only: tuple[str, ...] = ()  # the fields that are its options, if not all of them are
-    # what its first word can be instead of an option
+    # by their name, which is the first word instead of an option
     commands: Mapping[str, Callable[[], None]] = field(default_factory=dict)
 
     @property
@@ -140,9 +140,9 @@ class Program:
             name, equals, text = word.lstrip("-").partition("=")
             option = by_flag.get(name) if word.startswith("-") else None
             if option is None:
-                hint = "a switch takes its value after =, as --fail-on-init-error=false"
+                hint = "a switch takes its value after =, as in --fail-on-init-error=false"
                 raise UsageError(
-                    f"{word!r} is no option of {self.name}",
+                    f"{word!r} is not an option of {self.name}",
                     hint="see --help" if word.startswith("-") else hint,
                 )
             if not equals and option.kind == "switch":
@@ -181,7 +181,7 @@ class Program:
         return values
 
     def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values, each of which is one of its choices."""
+        """Return the values; UsageError if one is not among the option's choices."""
         for option in self.options:
             value = values.get(option.field, ())
             for word in value if isinstance(value, tuple) else (value,):
@@ -223,7 +223,7 @@ def _parsed(option: Option, text: str, name: str) -> Any:  # noqa: ANN401 - by t
 
 
 def typed(kind: Kind, value: object, name: str) -> Any:  # noqa: ANN401 - same
-    """Return a value of a config file; UsageError if it has another type."""
+    """Return a config file's value, converted to its kind; UsageError if it has another type."""
     if kind == "duration" and type(value) in (int, float):
         return f"{int(cast('float', value))}ns"
     if kind == "words" and isinstance(value, str):
@@ -241,13 +241,13 @@ def typed(kind: Kind, value: object, name: str) -> Any:  # noqa: ANN401 - same
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
 LONGEST_S = (2**63 - 1) / 1e9
-"""Go counts nanoseconds in 64 bits; a longer duration is refused there."""
+"""Go counts nanoseconds in 64 bits, and refuses a longer duration."""
 
 
 def duration_s(text: str, hint: str = "") -> float:
-    """Return a duration as Go writes it (package time, ParseDuration) in seconds.
+    """Return the seconds of a duration in Go's form (package time, ParseDuration).
 
-    UsageError if the text is no duration.
+    UsageError if the text is not a duration.
     """
     unsigned = text.removeprefix("+")
     if unsigned in ("0", "-0"):
@@ -256,5 +256,5 @@ def duration_s(text: str, hint: str = "") -> float:
     total = sum(float(number) * UNITS_S[unit] for number, unit in parts)
     is_whole = "".join(f"{number}{unit}" for number, unit in parts) == unsigned
     if not parts or not is_whole or total > LONGEST_S:
-        raise UsageError(f"the interval {text!r} is no duration", hint=hint)
+        raise UsageError(f"the interval {text!r} is not a duration", hint=hint)
     return total

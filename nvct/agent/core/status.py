@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's answers to GET, and to POST /yield on its own socket alone.
+"""The agent's answers to GET, and to POST /yield, which only its own socket accepts.
 
-On its port, which everybody in the cluster may reach, there are states without reasons and
-details: these name GPUs, pods and claims of all tenants.
+The port, which everybody in the cluster can reach, shows states without reasons and details,
+because these name GPUs, pods and claims of all tenants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 JSON = "application/json"
 READY = ("listed", "written")
 """States of a task's parts: resources that the kubelet has listed, labels that were written."""
-ON_THE_NODE = "on the node, nvct agent --status says why"  # In place of a reason, on the port
+ON_THE_NODE = "on the node, nvct agent --status says why"  # The port's reason
 
 
 @dataclass()
@@ -40,18 +40,18 @@ class Status:
     # another one serves it
     part: Part = "starting"
     health: Callable[[], dict[str, Json] | None] = lambda: None
-    # returns why the driver is not to be used now, "" if it may be; and whether nothing of it is
-    # open here
+    # returns why the driver must not be used now, "" if it may be used; and whether this process
+    # has closed all of its files
     refusal: Callable[[], tuple[str, bool]] = lambda: ("", False)
 
     def open_answer(self, request: Request) -> Answer:
-        """Return the answer to anybody's request."""
+        """Return the answer to a request on the port, which anybody can send."""
         return self.answer(request, in_full=False)
 
     def answer(self, request: Request, *, in_full: bool = True) -> Answer:
-        """Return the answer to a request of root of this node, or one without reasons."""
+        """Return the answer to a request; `in_full`: with reasons and details, for root."""
         if request.method != "GET":
-            return Answer(404, "there is only GET\n")
+            return Answer(404, "only GET is supported\n")
         if request.path in (probes := self._probes()):
             reason = probes[request.path]()
             reason = reason if in_full or not reason else ON_THE_NODE
@@ -64,10 +64,10 @@ class Status:
         if request.path == "/metrics":
             return Answer(200, exposition.text(self.metrics()), exposition.CONTENT_TYPE)
         names = ", ".join(("/status", "/metrics", *self._probes()))
-        return Answer(404, f"there are GET {names}\n")
+        return Answer(404, f"unknown path; use GET {names}\n")
 
     def _probes(self) -> Mapping[str, Callable[[], str]]:
-        """Return what is asked by a path: a reason for a failure, "" for none."""
+        """Return by path a function that returns why a probe fails, "" if it succeeds."""
         return {"/healthz": self.failure, "/livez": lambda: "", "/readyz": self.why_not_ready}
 
     def why_not_ready(self) -> str:
@@ -112,7 +112,7 @@ class Status:
         }
 
     def _shown(self, in_full: bool) -> dict[str, Any]:  # noqa: FBT001
-        """Return the document, or of it what names no GPU and no tenant."""
+        """Return the document; unless `in_full`, only what names no GPU and no tenant."""
         document = self.document()
         if in_full:
             return document
@@ -145,7 +145,7 @@ class Status:
 def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.Server:
     """Return the server for the agent's own socket, where another instance can ask it to yield.
 
-    `ends`: what is done at a POST, by its path.
+    `ends`: the function that a POST calls, by path.
     """
 
     def answer(request: Request) -> Answer:
@@ -160,8 +160,8 @@ def with_yield(status: Status, ends: Mapping[str, Callable[[], None]]) -> http.S
 def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
     """Return why the agent on a host does not serve its node yet, "" if it does.
 
-    `document`: /status of the instance that serves. `host`: name of this host; each pod has its
-    own.
+    `document`: /status of the instance that serves. `host`: this host's name; each pod has
+    another.
     """
     if document["host"] != host:
         return f"{document['host']} serves this node"
@@ -183,7 +183,7 @@ STYLE = (
 
 
 def page(title: str, document: Json) -> str:
-    """Return JSON data as a page for browsers, below a title: tables, no script, all escaped."""
+    """Return JSON data as an HTML page with a title: tables, no script, all text escaped."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_escaped(title)}'
         f"</title><style>{STYLE}</style></head>\n<body><h1>{_escaped(title)}</h1>\n"

@@ -20,17 +20,17 @@ from nvct.errors import NvctError
 T = TypeVar("T")
 State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
 LASTS_S = 300.0  # A task that ran that long starts with the shortest delay again
-MACHINE_S = 1.0  # How often the machine is looked at: a few folders of procfs
+MACHINE_S = 1.0  # Between two looks at the machine, which read a few folders of procfs
 SETTLE_S = 2.0  # Until the next look after a change: procfs may show it before NVML does
 PERIOD_S = 30.0  # Until the next look if nothing seems to have changed
 
 
 class Task(ABC):
-    """What does a task's work.
+    """Does the work of one task.
 
     Attributes:
-        reload: set it to have the settings read again.
-        is_settled: whether it has done what other tasks wait for before they start.
+        reload: set it to make the task read its settings again.
+        is_settled: whether the task has done what other tasks wait for before they start.
     """
 
     is_settled = True
@@ -58,12 +58,12 @@ class Task(ABC):
         work: Callable[[bool], Awaitable[float]],
         is_due: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Work after each change of the machine, and when it is due, until the settings are news.
+        """Work after each change of the machine, and when work is due, until `reload` is set.
 
         Args:
-            look: returns what differs after a change.
+            look: returns a value that differs after a change.
             work: takes whether there is a change, and returns the seconds until it is due again.
-            is_due: returns whether it is due earlier.
+            is_due: returns whether work is due before these seconds have passed.
         """
         seen: object = None
         due = 0.0
@@ -76,7 +76,7 @@ class Task(ABC):
             await until_set(self.reload, tick(MACHINE_S))
 
     def _loaded_again(self, load: Callable[[], T], before: T) -> T:
-        """Return the settings as they are now; those before stay if they are wrong."""
+        """Read the settings again and return them; return the former ones if they are wrong."""
         self.reload.clear()
         self._log.info("Received SIGHUP, reading the settings again")
         try:
@@ -88,11 +88,11 @@ class Task(ABC):
 
 @dataclass()
 class KeptTask:
-    """A task of the agent, which is started again after a failure, and its state."""
+    """A task that the agent starts again after a failure, and the task's state."""
 
     name: str
     run: Callable[[], Awaitable[None]]
-    # returns what does its work now, None while nothing does
+    # returns the task while it runs, else None
     work: Callable[[], Task | None] = lambda: None
     state: State = "waiting"  # waiting before its start; failed until it is started again
     reason: str = ""  # the sentence of its last failure, "" if there is none
@@ -109,7 +109,7 @@ class KeptTask:
                     await self.run()
                     self.reason = "it has ended by itself"
                 except SupervisorEndedError:
-                    raise  # no task can do without it, and only a new process has another
+                    raise  # every task needs the supervisor, and only a new process starts one
                 except Exception as error:  # whatever it is, the other tasks run on
                     known = error if isinstance(error, NvctError) else errors.unexpected(error)
                     self.reason = known.message

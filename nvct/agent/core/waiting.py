@@ -14,13 +14,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Before the next attempt after a failure, and the next one."""
+"""Delays before the next attempt: after the first failure, the second one, and so on."""
 
 
 class Backoff:
     """How long until the next attempt: longer after each failure.
 
-    `spread`: each delay is multiplied by a random number between these two, because nodes must not
+    `spread`: each delay is multiplied by a random number between these two, so that nodes do not
     all ask at once.
     """
 
@@ -44,7 +44,7 @@ class Backoff:
 
 
 async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
-    """Wait for an event; return whether it is set, which it is not if the limit has passed."""
+    """Wait for an event, not longer than the limit; return whether it is set."""
     with contextlib.suppress(asyncio.TimeoutError):
         async with asyncio.timeout(limit_s):  # type: ignore[attr-defined]  # of Python 3.11
             await event.wait()
@@ -54,7 +54,7 @@ async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
 def tick(period_s: float) -> float:
     """Return the seconds until the next multiple of a period by the loop's clock.
 
-    Loops that sleep so long wake together: what one of them costs is mostly the waking.
+    Loops that sleep so long wake together. That saves CPU, because waking is most of the cost.
     """
     return period_s - asyncio.get_running_loop().time() % period_s
 
@@ -66,11 +66,10 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
 
 
 async def together(*works: Awaitable[None]) -> None:
-    """Wait for all works. If one fails, or this is canceled, all have ended when this ends.
+    """Wait for all works; raise the error of the first one that fails, after all have ended.
 
-    `asyncio.gather` returns as soon as one has ended by its cancellation. The others are canceled
-    again when the loop closes, in the middle of what they do to end. It raises what the first work
-    raises that fails.
+    All have ended also when this is canceled. A canceled `asyncio.gather` returns when the first
+    work has ended; the closing loop would then cancel the others again, during their cleanup.
     """
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
@@ -84,7 +83,7 @@ async def together(*works: Awaitable[None]) -> None:
 
 
 async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
-    """Wait until the work ends or an event is set; cancel the other, raise what the work has."""
+    """Wait until some work ends or an event is set; cancel the other, raise the work's error."""
     task, ends = asyncio.ensure_future(work), asyncio.create_task(event.wait())
     try:
         done, _ = await asyncio.wait([task, ends], return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a YAML or JSON file in which each value is what it looks like, with a sentence if not.
+"""Reads a YAML or JSON file, and refuses values that YAML 1.1 and 1.2 read differently, as `010`.
 
-NVIDIA's programs read YAML 1.1 by go-yaml. Unlike PyYAML, that takes `1:0` as a string, not as 60.
-What YAML 1.1 and 1.2 read differently is refused here, as `010`; a date stays a string.
+NVIDIA's programs read YAML 1.1 by go-yaml, which takes `1:0` as a string; PyYAML takes it as 60.
+A date stays a string.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 SIZE_LIMIT = 1 << 20
 DEPTH_LIMIT = 32
-DIGITS = 18  # Of a number; 64 bits have more
+DIGITS = 18  # The most of a number: all such numbers fit into 64 bits
 BOOL, NULL, INT, FLOAT, STR, MERGE = (
     f"tag:yaml.org,2002:{name}" for name in ("bool", "null", "int", "float", "str", "merge")
 )
@@ -38,14 +38,17 @@ RESOLVERS = (
 
 
 def load(path: str, what: str) -> object:
-    """Return a file's document, None if empty; DocumentError: unreadable, too large, malformed."""
+    """Return a file's document, None if it is empty.
+
+    DocumentError if the file is unreadable, too large or malformed.
+    """
     return _parsed(path, what, lambda text: yaml.load(text, Loader=Loader))  # noqa: S506 - a SafeLoader
 
 
 def load_all(
     path: str, what: str, loader: type[Loader], size_limit: int = SIZE_LIMIT
 ) -> list[object]:
-    """Return the documents in a file of at most so many bytes, without empty ones."""
+    """Return the documents of a file, without empty ones; DocumentError as `load`."""
     found = _parsed(path, what, lambda text: list(yaml.load_all(text, loader)), size_limit)
     return [document for document in found if document is not None]
 
@@ -81,7 +84,7 @@ def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = S
 
 
 class Loader(LimitedAliases, yaml.SafeLoader):
-    """Tables with unique strings as keys, lists, strings, decimal numbers, switches."""
+    """Loads tables with unique string keys, lists, strings, decimal numbers and switches."""
 
     depth = 0
     depth_limit = DEPTH_LIMIT
@@ -108,7 +111,7 @@ class Loader(LimitedAliases, yaml.SafeLoader):
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _error("a key is no string", key)
+                raise _error("a key is not a string", key)
             if key.tag == MERGE:
                 continue
             key.tag = STR
@@ -121,13 +124,13 @@ class Loader(LimitedAliases, yaml.SafeLoader):
         """Read a decimal number."""
         text = str(node.value)
         if not DECIMAL.fullmatch(text):
-            raise _error(f"{text[:40]} is no decimal number; a string needs quotes", node)
+            raise _error(f"{text[:40]} is not a decimal number; a string needs quotes", node)
         if len(text) > DIGITS:
             raise _error(f"the number {text[:DIGITS]}... is too large", node)
         return int(text)
 
     def construct_yaml_bool(self, node: Any) -> bool:  # noqa: ANN401 - PyYAML's
-        """Read true or false, also by their other names."""
+        """Read true or false, also as yes, no, on and off."""
         value = self.bool_values.get(str(node.value).lower())
         if value is None:
             raise _error(f"{node.value[:40]} is neither true nor false", node)
@@ -138,7 +141,7 @@ class Loader(LimitedAliases, yaml.SafeLoader):
         try:
             return float(super().construct_yaml_float(node))
         except ValueError as error:
-            raise _error(f"{node.value[:40]} is no number", node) from error
+            raise _error(f"{node.value[:40]} is not a number", node) from error
 
 
 def _error(problem: str, at: Any) -> yaml.MarkedYAMLError:  # noqa: ANN401 - a node or event

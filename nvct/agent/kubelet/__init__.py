@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kubelet's services: `.proto` files, the modules made of them, methods."""
+"""The kubelet's gRPC services: messages (`kubelet.proto`), methods, sockets."""

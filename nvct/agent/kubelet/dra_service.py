@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The services of a driver for dynamic resource allocation over gRPC, and its registration.
+"""The gRPC services of a DRA driver, and its registration.
 
 The kubelet finds the registration socket in its folder, asks for the driver's name, and then calls
 the driver's own socket. One server answers on both.
@@ -26,13 +26,13 @@ VERSIONS = ("v1", "v1beta1")
 TYPE = "DRAPlugin"
 HEALTH = "v1alpha1.DRAResourceHealth"
 REGISTRATION = "pluginregistration.Registration"
-NVCT = "nvct.DRAPlugin"  # A service of nvct's drivers alone, by which they know each other
-HEALTH_S = 1.0  # How often the health of devices is compared with what the kubelet knows
-BELIEVED_S = 30  # How long the kubelet believes it; it is sent again before
+NVCT = "nvct.DRAPlugin"  # A service that only nvct's drivers have: they recognize each other by it
+HEALTH_S = 1.0  # Between two looks whether the devices' health has changed
+BELIEVED_S = 30  # How long the kubelet relies on a report of health; the next one comes earlier
 
 
 class ClaimRef(NamedTuple):
-    """The claim that the kubelet names."""
+    """A claim as the kubelet names it."""
 
     namespace: str
     name: str
@@ -40,13 +40,13 @@ class ClaimRef(NamedTuple):
 
 
 class PreparedDevice(NamedTuple):
-    """A device of a claim that containers can have."""
+    """A device of a claim, ready for containers."""
 
-    requests: tuple[str, ...]  # names of the claim's requests that it is for
+    requests: tuple[str, ...]  # names of the claim's requests that the device is for
     pool: str
     device: str
     cdi: tuple[str, ...]  # the CDI devices that give it to a container
-    share: str = ""  # the id of a share of it, "" if one claim has all of it
+    share: str = ""  # id of the claim's share of the device, "" if it has all
 
 
 class Driver(Protocol):
@@ -59,7 +59,7 @@ class Driver(Protocol):
         """Undo `prepare`."""
 
     def health(self) -> Health:
-        """Return why pods cannot have each device, by pool and device."""
+        """Return why pods cannot use a device, "" if they can, by pool and device."""
 
     def registered(self, problem: str) -> None:
         """Take the kubelet's answer to the registration, "" if it accepts the driver."""
@@ -68,7 +68,7 @@ class Driver(Protocol):
 def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> Server:
     """Return a server of a driver that is bound to sockets, and not started.
 
-    `endpoint`: path of its socket, as the kubelet knows it.
+    `endpoint`: path of the driver's socket, as the kubelet sees it.
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),
@@ -165,13 +165,13 @@ def _health_of(problems: Health) -> api.NodeWatchResourcesResponse:
 async def _each(
     claims: Iterable[api.Claim], work: Callable[[ClaimRef], Awaitable[T]]
 ) -> list[tuple[ClaimRef, T | None, str]]:
-    """Return for each claim the result of some work, or the sentence of its failure."""
+    """Do work for each claim; return the claim, the result, and why the work failed or ""."""
 
     async def one(claim: api.Claim) -> tuple[ClaimRef, T | None, str]:
         ref = ClaimRef(claim.namespace, claim.name, claim.uid)
         try:
             return ref, await work(ref), ""
-        except Exception as error:  # of one claim: the others have their answers
+        except Exception as error:  # it fails only this claim
             known = error if isinstance(error, NvctError) else errors.unexpected(error)
             return ref, None, sentence(known)
 

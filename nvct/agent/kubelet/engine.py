@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program: asks container engines who they are, by CRI, and prints JSON.
+"""Program: asks container engines by CRI for name, version and configuration, and prints JSON.
 
-A process of its own, so that neither NVML's processes nor a container with the engine's socket
-have gRPC. Only two requests exist, and both read.
+It is a process of its own, so that NVML's processes do not load gRPC. It has only two requests,
+and both only read.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def ask(socket: str) -> dict[str, str]:
     """Return name, version and configuration (JSON) of the engine on a socket.
 
     Raises:
-        grpc.RpcError: it does not answer, or is no engine for a kubelet.
+        grpc.RpcError: the engine does not answer, or does not speak CRI.
     """
-    own = (("grpc.use_local_subchannel_pool", 1),)  # no pause of an earlier question
+    own = (("grpc.use_local_subchannel_pool", 1),)  # else it waits as after a failed question
     with grpc.insecure_channel(f"unix:{socket}", options=own) as channel:
         who = _call(channel, "Version", api.VersionRequest(), api.VersionResponse)
         status = _call(channel, "Status", api.StatusRequest(verbose=True), api.StatusResponse)

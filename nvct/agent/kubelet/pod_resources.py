@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the kubelet which container has which devices, by its service for pods' resources.
+"""Asks the kubelet which container has which devices, by its service PodResourcesLister.
 
 gRPC, 12 MB, is loaded by the first question.
 """
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from nvct.agent.kubelet import kubelet_pb2 as api
 
-# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
+# gRPC's handlers of fork(2) stop its threads; the agent does not fork after it has loaded gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 VERSIONS = ("v1", "v1alpha1")
-"""v1alpha1 alone is served before Kubernetes 1.20; the messages are the same."""
+"""Kubernetes before 1.20 serves only v1alpha1; the messages are the same."""
 TIMEOUT_S = 5.0
-LIMIT = 64 << 20  # Bytes of an answer, of a node with very many pods
+LIMIT = 64 << 20  # Bytes of an answer, enough for a node with very many pods
 REPLICA = "::"  # Between a device's UUID and the number of a replica
 DRA_DRIVER = "gpu.nvidia.com"
 JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"  # Of nvct's driver, in the kubelet's folder
-JOURNAL_LIMIT = 16 << 20  # Bytes, as those of `nvct.agent.dra.journal`
+JOURNAL_LIMIT = 16 << 20  # Bytes, as in `nvct.agent.dra.journal`
 Claimed: TypeAlias = tuple[str, str, str]
 """Namespace and name of a claim, and the device's name in its pool."""
 RECONNECT_MS = 1000  # The longest pause between attempts to connect; gRPC's is two minutes
@@ -42,7 +42,7 @@ RECONNECT_MS = 1000  # The longest pause between attempts to connect; gRPC's is 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim of dynamic resource allocation, and the pool that its device is from."""
+    """A ResourceClaim, and the pool of its device."""
 
     name: str
     namespace: str
@@ -62,12 +62,12 @@ class Holding:
 
 
 def uuid_of(id_: str) -> str:
-    """Return the UUID in a device's id, which may have the number of a replica."""
+    """Return the UUID in a device's id, without the number of a replica."""
     return id_.partition(REPLICA)[0]
 
 
 class PodResources:
-    """One open channel to the kubelet's socket; a question raises HostError without an answer."""
+    """One channel to the kubelet's socket; HostError if the kubelet does not answer."""
 
     def __init__(self, socket: str = SOCKET) -> None:
         self._socket = socket
@@ -87,7 +87,7 @@ class PodResources:
         return frozenset(pod.name for pod in (await self._list()).pod_resources)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """Return the ids of the kubelet's (1.23 or later) healthy devices, by resource."""
+        """Return the ids of healthy devices by resource; needs a kubelet of 1.23 or later."""
         import grpc.aio
 
         from nvct.agent.kubelet import kubelet_pb2 as api
@@ -121,7 +121,7 @@ class PodResources:
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNIMPLEMENTED and version != VERSIONS[-1]:
                     continue
-                self._versions = VERSIONS  # the next kubelet may be another one
+                self._versions = VERSIONS  # the next kubelet may be of another version
                 raise self._failure(error) from error
             self._versions = (version,)
             return answer
@@ -133,7 +133,7 @@ class PodResources:
         if self._channel is None:
             options = (
                 ("grpc.max_receive_message_length", LIMIT),
-                ("grpc.use_local_subchannel_pool", 1),  # else it inherits a closed one's pause
+                ("grpc.use_local_subchannel_pool", 1),  # else a closed channel's pause stays
                 ("grpc.max_reconnect_backoff_ms", RECONNECT_MS),
             )
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
@@ -165,18 +165,18 @@ def _holdings(answer: api.ListPodResourcesResponse) -> Iterator[Holding]:
 
 
 def journal_beside(socket: str) -> str:
-    """Return the path of the driver's journal, by that of the kubelet's socket."""
+    """Return the path of the DRA driver's journal that belongs to a socket of the kubelet."""
     return os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
 
 
 def claimed(journal: str, *, or_gpu: bool = False) -> dict[Claimed, str]:
-    """Return the UUIDs of what claims have, by the journal of nvct's driver; {} if there is none.
+    """Return the UUIDs of claims' devices from the journal of nvct's driver; {} without one.
 
-    A journal that is malformed is the driver's to tell.
+    {} also for a malformed journal, which the driver reports.
 
     Args:
-        or_gpu: for MIG devices that were made for a claim, which have no UUID there, that of the
-            GPU.
+        or_gpu: whether to return the GPU's UUID for MIG devices that were made for a claim, whose
+            own UUID is not in the journal.
     """
     try:
         folder, name = split(journal)

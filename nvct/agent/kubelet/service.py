@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gRPC servers for the kubelet, and its device plugin API: the methods of a plugin, registration.
+"""gRPC servers for the kubelet, and the device plugin API: the methods of a plugin, registration.
 
-The method tables are written here instead of generated: a generated one refuses every gRPC that
-is older than the generator.
+The method tables are not generated, because a generated one refuses a gRPC that is older than the
+generator.
 """
 
 from __future__ import annotations
 
 import os
 
-# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
+# gRPC's handlers of fork(2) stop its threads; the agent does not fork after it has loaded gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ Server: TypeAlias = grpc.aio.Server
 VERSION = "v1beta1"
 SERVICE = f"{VERSION}.DevicePlugin"
 REGISTER = f"/{VERSION}.Registration/Register"
-NVCT = "nvct.DevicePlugin"  # A service of nvct's plugins alone, by which they know each other
+NVCT = "nvct.DevicePlugin"  # A service of nvct's plugins only: they recognize each other by it
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 DIAL_S = 5.0
 IDENTIFY_S = 1.0
@@ -49,7 +49,7 @@ def bound(
 ) -> grpc.aio.Server:
     """Return a server of some services that is bound to sockets, and not started.
 
-    The service `own` tells others of nvct's that this is one of theirs, see `is_nvct`.
+    `own`: the service by which other programs of nvct recognize this one, see `is_nvct`.
     """
     made = grpc.aio.server(options=OPTIONS)
     identity = {"Identify": unary(_identify, api.Empty, api.Empty)}
@@ -68,7 +68,7 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
     """Register a resource with the kubelet.
 
     Args:
-        endpoint: the name of the plugin's socket, in the folder of the kubelet's.
+        endpoint: the name of the plugin's socket, in the folder of the kubelet's socket.
 
     Raises:
         grpc.RpcError: the kubelet does not answer, or refuses.
@@ -87,7 +87,7 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
 
 
 async def is_nvct(socket: str, own: str = NVCT) -> bool:
-    """Return whether a program of nvct's serves a socket; False also if nobody answers."""
+    """Return whether a program of nvct serves a socket; False also if nobody answers."""
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
         call = channel.unary_unary(
             f"/{own}/Identify", api.Empty.SerializeToString, api.Empty.FromString

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sockets of one gRPC server in the kubelet's folders: made, told from others', removed.
+"""Makes, recognizes and removes the sockets of one gRPC server in the kubelet's folders.
 
-The kubelet reads such a folder at its own start, and learns of new sockets by inotify. So a socket
-is bound under a name that begins with a dot, which the kubelet ignores, and then renamed: it finds
-none that nobody answers on.
+The kubelet reads such a folder when it starts, and learns of new sockets by inotify. So a socket
+is bound under a name that begins with a dot, which the kubelet ignores, and renamed when the
+server answers.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Sockets:
     ) -> None:
         """Serve on new sockets, by a server that `make` binds to some paths.
 
-        OSError if a socket cannot be made, or one is there that may not be replaced.
+        OSError if a socket cannot be made, or `may_replace` refuses its path.
         """
         await self.stop()
         folders = [os.path.dirname(path) for path in self.paths]
-        # Not by the pid: those of two containers may be equal.
+        # Not named by the pid: processes of two containers may have the same one.
         temporary = [f"{folder}/.nvct-{os.urandom(4).hex()}" for folder in folders]
         try:
             self._server = make(temporary)
@@ -65,7 +65,7 @@ class Sockets:
             raise OSError(f"no socket can be made in {folders[0]}") from error
 
     async def stop(self) -> None:
-        """End the server, and remove the sockets that are still ours, as far as we may."""
+        """End the server, and try to remove the sockets that are still ours."""
         for path in reversed(self._files):
             if _file(path) == self._files[path]:
                 with contextlib.suppress(OSError):
@@ -73,10 +73,10 @@ class Sockets:
         self._files = {}
         server, self._server = self._server, None
         if server is not None:
-            await asyncio.shield(server.stop(None))  # gRPC does not bear that it is canceled
+            await asyncio.shield(server.stop(None))  # gRPC fails if this is canceled
 
 
 def _file(path: str) -> tuple[int, int] | None:
-    """Return device and inode of a file; the inode is not used again while it is served."""
+    """Return device and inode of a file; no other file gets the inode of a served socket."""
     found = identity(path)
     return found and found[:2]

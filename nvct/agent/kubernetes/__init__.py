@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server: its client, a Node followed, what `nvct cluster` and `explain POD` ask."""
+"""The API server: client, watch of the Node, questions of `nvct cluster` and `explain POD`."""

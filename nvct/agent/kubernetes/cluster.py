@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The API server of the cluster, through lightkube, with a sentence for each failure.
+"""The client of the API server, which uses lightkube; each failure is a sentence.
 
-Contract: the only user of lightkube. Objects are plain dicts, as JSON has them.
+Contract: only this module uses lightkube. Objects are plain dicts, as in JSON.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 
 
 class Listing(NamedTuple):
-    """Objects of a kind; a watch from the version of the list misses no change."""
+    """Objects of a kind, and the version of their list: a watch from there misses no change."""
 
     objects: list[Object]
     version: str
 
 
 class ClusterError(HostError):
-    """The API server refuses a request, with a status of HTTP, or does not answer: status 0."""
+    """The API server refuses a request with an HTTP status, or does not answer: status 0."""
 
     code = "cluster"
 
@@ -75,13 +75,13 @@ class ClusterError(HostError):
 class Cluster:
     """The API server of one cluster.
 
-    A configuration that does not work raises ClusterError, and a request that the server refuses
-    or does not answer.
+    ClusterError if the configuration does not work, or if the server refuses a request or does
+    not answer.
     """
 
     def __init__(self, config: KubeConfig) -> None:
         try:
-            # Any: its overloads do not take a kind that is made here.
+            # Any: the client's overloads do not take the classes that `_resource` makes.
             self._client: Any = AsyncClient(
                 config, timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False
             )
@@ -91,7 +91,7 @@ class Cluster:
         self._users = 1
 
     def share(self) -> bool:
-        """Count one more user, who must also call `close`; False if it is closed already."""
+        """Count one more user, who must also call `close`; return False if it is closed."""
         if self._users:
             self._users += 1
         return self._users > 0
@@ -99,7 +99,7 @@ class Cluster:
     async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object, None if there is none."""
         found: Any = None
-        with self._told("get", kind, name, may_be_gone=True):
+        with self._errors_of("get", kind, name, may_be_gone=True):
             found = await self._client.get(_resource(kind), name, namespace=namespace or None)
         return None if found is None else dict(found)
 
@@ -117,7 +117,7 @@ class Cluster:
         fields: Mapping[str, str] | None = None,
     ) -> Listing:
         """Return the objects of a kind with some labels and fields, and the list's version."""
-        with self._told("list", kind, namespace):
+        with self._errors_of("list", kind, namespace):
             found = self._client.list(
                 _resource(kind), namespace=namespace or None, labels=dict(labels or {}) or None,
                 fields=dict(fields or {}) or None, chunk_size=CHUNK,
@@ -128,7 +128,7 @@ class Cluster:
     async def create(self, kind: Kind, manifest: Object) -> Object:
         """Create an object, and return it; status 409 if its name is in use."""
         metadata = manifest["metadata"]
-        with self._told("create", kind, metadata["name"]):
+        with self._errors_of("create", kind, metadata["name"]):
             resource: Any = _resource(kind)
             body = resource.from_dict(_typed(kind, manifest))
             return dict(await self._client.create(body, namespace=metadata.get("namespace")))
@@ -136,10 +136,10 @@ class Cluster:
     async def apply(
         self, kind: Kind, manifest: Object, manager: str, part: Literal["", "status"] = ""
     ) -> Object:
-        """Apply an object on the server's side, and return what it is then.
+        """Do a server-side apply of an object, and return the result.
 
-        Keys that the manager applied before and leaves out now are removed. Those of the manifest
-        are taken over from other managers. `part`: status, or all but that.
+        Keys that the manager applied before and leaves out now are removed. Keys of the manifest
+        are taken over from other managers. `part`: the status, or "" for everything else.
         """
         return await self._patch(kind, _typed(kind, manifest), PatchType.APPLY, manager, part)
 
@@ -149,19 +149,20 @@ class Cluster:
 
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         """Delete an object, if there is one."""
-        with self._told("delete", kind, name, may_be_gone=True):
+        with self._errors_of("delete", kind, name, may_be_gone=True):
             await self._client.delete(_resource(kind), name, namespace=namespace or None)
 
     async def evict(self, namespace: str, name: str, uid: str = "") -> None:
-        """Evict a pod; one that is gone is no error; status 429 if a budget does not allow it.
+        """Evict a pod; a missing pod is not an error.
 
-        `uid`: if given, a pod of another uid is not evicted: status 409.
+        Status 429 if a PodDisruptionBudget forbids it, 409 if `uid` is given and the pod has
+        another one.
         """
         resource: Any = _eviction()
         manifest: Object = {"metadata": {"name": name, "namespace": namespace}}
         if uid:
             manifest["deleteOptions"] = {"preconditions": {"uid": uid}}
-        with self._told("create", POD_EVICTION, name, may_be_gone=True):
+        with self._errors_of("create", POD_EVICTION, name, may_be_gone=True):
             body = resource.from_dict(manifest)
             await self._client.create(body, name=name, namespace=namespace)
 
@@ -223,7 +224,7 @@ class Cluster:
     ) -> Object:
         metadata = manifest["metadata"]
         resource: Any = _resource(kind)
-        with self._told("patch", kind, metadata["name"]):
+        with self._errors_of("patch", kind, metadata["name"]):
             patched = await self._client.patch(
                 resource.Status if part else resource, metadata["name"], manifest,
                 namespace=metadata.get("namespace"), patch_type=how, field_manager=manager,
@@ -232,10 +233,10 @@ class Cluster:
             return dict(patched)
 
     @contextlib.contextmanager
-    def _told(
+    def _errors_of(
         self, verb: str, kind: Kind, name: str, *, may_be_gone: bool = False
     ) -> Iterator[None]:
-        """Raise the sentence of a request that fails; an object that is gone may be no error."""
+        """Raise ClusterError if the request fails; not for a missing object if it may be gone."""
         try:
             yield
         except Exception as error:
@@ -244,10 +245,10 @@ class Cluster:
                 raise failure from error
 
     def _failure(self, error: Exception, verb: str, kind: Kind, name: str) -> ClusterError:
-        """Return the sentence for a failed request; raise an error that is none of a request."""
+        """Return the error of a failed request; raise any other error again."""
         if isinstance(error, ApiError):
             return refusal(error.response.status_code, str(error), verb, kind, name)
-        if isinstance(error, httpx2.HTTPStatusError):  # of a stream, or not Kubernetes's
+        if isinstance(error, httpx2.HTTPStatusError):  # of a stream, or not from Kubernetes
             status = error.response.status_code
             lacks = f'User "this account" cannot {verb} resource "{kind.plural}"'
             text = lacks if status == FORBIDDEN else f"HTTP status {status}"
@@ -256,7 +257,7 @@ class Cluster:
             reason = str(error) or type(error).__name__
             return ClusterError(
                 f"the API server {self._server} does not answer: {reason}",
-                hint="see whether a NetworkPolicy, proxy or firewall is between",
+                hint="check whether a NetworkPolicy, proxy or firewall is in between",
             )
         if isinstance(error, (MsgspecError, TypeError, ValueError)):
             return ClusterError(f"the API server {self._server} gives a malformed answer: {error}")
@@ -273,7 +274,7 @@ def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
             return Cluster(KubeConfig.from_file(kubeconfig))
         if "KUBERNETES_SERVICE_HOST" not in env:
             raise ClusterError(
-                "this is no pod of a cluster, and no kubeconfig is given",
+                "this is not a pod of a cluster, and no kubeconfig is given",
                 hint="name one by KUBECONFIG",
             )
         return Cluster(KubeConfig.from_service_account())
@@ -286,13 +287,13 @@ def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
         ) from error
     except YAMLError as error:
         problem = " ".join(str(error).split())
-        raise ClusterError(f"kubeconfig {kubeconfig} is no YAML: {problem}") from error
+        raise ClusterError(f"kubeconfig {kubeconfig} is not YAML: {problem}") from error
     except (ValueError, TypeError, LookupError, AttributeError) as error:  # a malformed file
         raise ClusterError(f"kubeconfig {kubeconfig} is malformed: {error}") from error
 
 
 def refusal(status: int, message: str, verb: str, kind: Kind, name: str) -> ClusterError:
-    """Return the sentence for an answer of the API server that is an error."""
+    """Return the error for a status and message that the API server has answered."""
     of_group = f" of group {kind.group}" if kind.group else ""
     what = f"{kind.plural}{of_group}"
     if status == FORBIDDEN and USER.search(message):
@@ -319,7 +320,7 @@ def refusal(status: int, message: str, verb: str, kind: Kind, name: str) -> Clus
 
 
 def _typed(kind: Kind, manifest: Object) -> Object:
-    """Return an object with its kind."""
+    """Return an object with its apiVersion and kind."""
     version = f"{kind.group}/{kind.version}".lstrip("/")
     return {"apiVersion": version, "kind": kind.name, **manifest}
 
@@ -332,7 +333,7 @@ def _verb(message: str) -> str:
 
 @cache
 def _eviction() -> type:
-    """Return the class of lightkube for a pod's eviction, as its resources of pods have it."""
+    """Return lightkube's class for a pod's eviction, which has no class of its own there."""
     info = ApiInfo(
         resource=ResourceDef("policy", "v1", "Eviction"), parent=ResourceDef("", "v1", "Pod"),
         plural="pods", verbs=["post"], action="eviction",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU nodes of a cluster, made of the API server's Nodes, pods and events; its DaemonSets.
+"""The GPU nodes of a cluster, from the API server's Nodes, pods and events; waits for DaemonSets.
 
-An uninstallation waits for a DaemonSet's nodes: the init containers do its work.
+An uninstallation waits for a DaemonSet on all nodes, because its init containers do the work.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from nvct.errors import HostError
 AGENT = {"app.kubernetes.io/component": "agent"}
 """A label of the agent's pods, which pods of other programs may have, too."""
 WORKER = {"app.kubernetes.io/component": "worker"}
-"""The same, of the pods of its installer and worker, for which it waits."""
+"""The same for the pods of installer and worker, for which the agent waits."""
 NAME, MARK = "app.kubernetes.io/name", "nvct.dev/policy"
-"""Label and annotation of both kinds of pods: the chart's nameOverride changes the label."""
+"""Label and annotation of nvct's pods: the annotation stays if nameOverride changes the label."""
 PREFIX = "nvidia.com/"
 DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
 NO_AGENT = "no pod of the agent runs here"
-SILENT = timedelta(minutes=30)  # Three heartbeats of the condition: an older one is not believed
+SILENT = timedelta(minutes=30)  # Three heartbeats: an older condition counts as Unknown
 UNKNOWN = "Unknown"
 
 
@@ -46,8 +46,8 @@ class GpuNode(NamedTuple):
     """A node with GPUs, or with a pod of the agent."""
 
     name: str
-    # allocatable devices by resource, and those of DRA by driver and type; including those that
-    # pods have
+    # allocatable devices by resource, and DRA's by driver and type; both include those that pods
+    # have
     gpus: dict[str, int]
     driver: str
     product: str
@@ -57,7 +57,7 @@ class GpuNode(NamedTuple):
 
 
 async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
-    """Return the GPU nodes by name; ClusterError if the API server does not tell them."""
+    """Return the GPU nodes, sorted by name; ClusterError as `Cluster`."""
     pods = _by_node(await cluster.find_all(POD, namespace, AGENT))
     workers = _by_node(await cluster.find_all(POD, namespace, WORKER))
     reasons = warnings(await cluster.find_all(EVENT, namespace))
@@ -71,7 +71,7 @@ async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
 
 
 async def _slices(cluster: Cluster) -> list[Object]:
-    """Return the ResourceSlices; none where the server has none, or the user may not list them."""
+    """Return the ResourceSlices; [] if the server has no such kind or the user may not list it."""
     try:
         return (await slices.newest(lambda version: cluster.find_all(slices.kind(version))))[1]
     except ClusterError as error:
@@ -81,7 +81,7 @@ async def _slices(cluster: Cluster) -> list[Object]:
 
 
 def claimable_devices(found: list[Object]) -> dict[str, dict[str, int]]:
-    """Return the devices of slices by the name of the node: GPUs, and others by their type."""
+    """Return the number of devices in ResourceSlices, by node and by the devices' type."""
     counts: dict[str, dict[str, int]] = {}
     for spec in (each["spec"] for each in found):
         of_node = counts.setdefault(spec.get("nodeName") or "", {})
@@ -94,7 +94,7 @@ def claimable_devices(found: list[Object]) -> dict[str, dict[str, int]]:
 
 
 def _by_node(pods: list[Object]) -> dict[str, Object]:
-    """Return nvct's pods by node: of two, during an upgrade, the ready one."""
+    """Return nvct's pods by node; of two on a node, during an upgrade, the ready one."""
     ours = sorted(filter(_is_ours, pods), key=_is_ready)
     return {pod["spec"].get("nodeName", ""): pod for pod in ours}
 
@@ -131,10 +131,10 @@ def gpu_node(
     claimable: dict[str, int] | None = None,
     worker: Object | None = None,
 ) -> GpuNode:
-    """Return a node as it is shown.
+    """Return what is shown of a node.
 
-    `reasons`: the latest warning by the name of a pod. `worker`: the pod of installer and worker
-    on it, whose failure is the agent's.
+    `reasons`: the latest warning by pod name. `worker`: the node's pod of installer and worker; if
+    it fails, the agent fails.
     """
     labels = node["metadata"].get("labels") or {}
     allocatable = node.get("status", {}).get("allocatable") or {}
@@ -145,20 +145,20 @@ def gpu_node(
     if pod is not None:
         agent = "Ready" if _is_ready(pod) else "NotReady"
         failing = [each for each in (worker, pod) if each is not None and not _is_ready(each)]
-        told = [reasons.get(each["metadata"]["name"], "") for each in failing]
-        reason = "" if _is_ready(pod) else next(filter(None, told), "no event tells why")
+        why = [reasons.get(each["metadata"]["name"], "") for each in failing]
+        reason = "" if _is_ready(pod) else next(filter(None, why), "no event says why")
     ready, says = _condition(node, datetime.now(timezone.utc))
     return GpuNode(node["metadata"]["name"], gpus, driver, product, agent, ready, says or reason)
 
 
 def _condition(node: Object, now: datetime) -> tuple[str, str]:
-    """Return the status of the condition, and what it says against the GPUs."""
+    """Return the status of the condition, and why the GPUs are not ready."""
     found = condition.find(node)
     if found is None:
         return UNKNOWN, ""
     heartbeat = found.get("lastHeartbeatTime")
     if not heartbeat:
-        return UNKNOWN, "the condition does not tell when it was written"
+        return UNKNOWN, "the condition does not say when it was written"
     if now - datetime.fromisoformat(heartbeat.replace("Z", "+00:00")) > SILENT:
         return UNKNOWN, f"the agent has been silent since {heartbeat}"
     is_good = found.get("reason") == condition.READY
@@ -171,7 +171,7 @@ SERVER_ERROR = 500
 
 
 class Progress(NamedTuple):
-    """How many nodes have a ready pod of the latest template, of how many."""
+    """How many of the desired nodes have a ready pod of the latest template."""
 
     ready: int
     desired: int
@@ -179,7 +179,7 @@ class Progress(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        """Whether all have."""
+        """Whether all desired nodes have one."""
         return self.is_known and self.ready >= self.desired
 
 
@@ -195,10 +195,10 @@ def progress(daemon_set: Object) -> Progress:
 async def wait(
     cluster: Cluster, name: str, namespace: str, timeout_s: float, say: Callable[[str], None]
 ) -> None:
-    """Wait until a DaemonSet is ready on all nodes, then its init containers' messages.
+    """Wait until a DaemonSet is ready on all nodes; say the progress and init messages.
 
-    An API server that does not answer is asked again. ClusterError if there is no such DaemonSet,
-    or it may not be read; HostError if it is not ready in time.
+    An API server that does not answer is asked again. ClusterError if the DaemonSet does not
+    exist or may not be read; HostError if it is not ready in time.
     """
     end = time.monotonic() + timeout_s
     last: Progress | None = None
@@ -234,7 +234,7 @@ async def _unfinished(cluster: Cluster, daemon_set: Object, namespace: str) -> l
 
 
 def _last_words(status: Object) -> str:
-    """Return the last line of a container that failed, or what its pod waits for."""
+    """Return the last message line of a container that failed, or what its pod waits for."""
     waits = status.get("phase", "")
     for each in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         for state in (each.get("state", {}), each.get("lastState", {})):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a watch of this Node tells the tasks of the process that do not watch it themselves.
+"""Passes changes of this Node to the tasks of the process that do not watch it themselves.
 
-A task that obeys a label watches the Node. Those that write to it hear so at once if somebody has
-removed what they wrote, or has deleted the Node, without a request of their own.
+A task that obeys a label watches the Node. So the tasks that write to the Node learn at once, and
+without a request, that somebody has removed what they wrote, or has deleted the Node.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _listeners: list[tuple[str, See]] = []
 
 
 def listen(name: str, see: See) -> Callable[[], None]:
-    """Have a function called with each change of a Node; return what ends this."""
+    """Call a function at each change of a Node; return a function that ends this."""
     entry = (name, see)
     _listeners.append(entry)
     return lambda: _listeners.remove(entry) if entry in _listeners else None
 
 
 def tell(name: str, node: dict[str, Any] | None) -> None:
-    """Tell the listeners of a Node what it is now."""
+    """Pass the present state of a Node to its listeners."""
     for listener, see in _listeners:
         if listener == name:
             see(node)

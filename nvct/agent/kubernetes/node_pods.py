@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of this node that have GPUs: by the kubelet who has what, by the API server the rest.
+"""Finds the pods of this node that have GPUs, and evicts them.
 
-A claim has the devices that the journal of nvct's driver says.
+The kubelet says which pod has which device, and the API server everything else about the pod. The
+devices of a claim are in the journal of nvct's driver.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from nvct.host.nvml.model import NvmlReport
 
 ENDED = ("Succeeded", "Failed")
 NUMBERED = ("nvidia.com/gpu", "nvidia.com/mig-")
-"""The beginnings of resources whose ids may be a GPU's index."""
+"""Prefixes of resources whose device ids may be a GPU's index."""
 PROTECTED = "nvct.dev/evict"
-"""The label of pods that are never evicted, with the value `never`."""
+"""The label that forbids the eviction of a pod if its value is `never`."""
 MIRROR = "kubernetes.io/config.mirror"
-"""The annotation of what stands for a static pod: the kubelet would make it again."""
+"""The annotation of a mirror pod, which stands for a static pod: the kubelet would recreate it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodDevice:
-    """A device of a pod; `instance` has the ids of its instances, None for a whole GPU."""
+    """A device of a pod; `instance`: ids of GPU and compute instance, None for a whole GPU."""
 
     namespace: str
     pod: str
@@ -51,7 +52,7 @@ class PodDevice:
 class Pods:
     """The pods of this node that have devices.
 
-    `node`: its name: a pod of the same name that runs elsewhere by now is another one.
+    `node`: this node's name; a pod that the API server has on another node is left out.
     """
 
     def __init__(
@@ -64,10 +65,10 @@ class Pods:
         self._journal = journal_beside(socket)
 
     async def devices(self, gpus: Collection[str] | None = None) -> list[PodDevice]:
-        """Return the devices of all pods that have not ended; [] where there is no kubelet.
+        """Return the devices of all pods that have not ended; [] if there is no kubelet.
 
-        `gpus`: only these, by UUID; that there is no kubelet is an error then. HostError or
-        NvmlError if the kubelet or NVML does not answer.
+        `gpus`: only these, by UUID; then a missing kubelet is an error. HostError or NvmlError if
+        the kubelet or NVML does not answer.
         """
         if gpus is None and not self._kubelet.is_there():
             return []
@@ -85,7 +86,7 @@ class Pods:
         ]
 
     async def evict(self, pods: Iterable[PodDevice]) -> None:
-        """Evict pods as budgets for disruptions allow; ClusterError if one cannot be evicted."""
+        """Evict pods; ClusterError if a PodDisruptionBudget or the pod itself forbids it."""
         pods = tuple(pods)
         for why in filter(None, (protection(each) for each in pods if each.found)):
             raise ClusterError(why)
@@ -101,7 +102,10 @@ class Pods:
         await self._kubelet.close()
 
     async def _find(self, namespace: str, name: str) -> Object | None:
-        """Return a pod, {} if it may not be read, None if it has ended: older kubelets list it."""
+        """Return a pod, {} if it may not be read, None if it has ended or runs elsewhere.
+
+        Older kubelets list pods that have ended.
+        """
         try:
             pod = await self._cluster.find(POD, name, namespace)
         except ClusterError as error:
@@ -120,12 +124,12 @@ def devices(
     of_claims: Mapping[Claimed, str] | None = None,
     lost: Iterable[str] = (),
 ) -> list[PodDevice]:
-    """Return the devices that containers have, by any form of an id.
+    """Return the devices that containers have, whatever the form of their ids.
 
-    A number is one of a GPU in NVIDIA's resources alone: plugins of others have such ids, too.
+    A number is a GPU's index only in NVIDIA's resources: other plugins use numbers as ids, too.
 
     Args:
-        lost: UUIDs of GPUs that NVML may not report any more.
+        lost: UUIDs of GPUs that NVML may no longer report.
     """
     known: dict[str, tuple[str, tuple[int, int] | None, str]] = {}
     known |= {uuid: (uuid, None, uuid) for uuid in lost}
@@ -164,6 +168,6 @@ def protection(pod: PodDevice) -> str:
 
 
 def sentence(items: Sequence[object], limit: int = 4) -> str:
-    """Return some items as one text."""
+    """Return items as one text; those after the first few are only counted."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return "; ".join(map(str, items[:limit])) + more

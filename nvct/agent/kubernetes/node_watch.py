@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One Node: found for the tasks that write to it, followed for those that obey a label of it."""
+"""Finds one Node for the tasks that write to it; watches it for those that obey its labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nvct.errors import NvctError
 
 
 async def find_node(cluster: Cluster, name: str) -> Object:
-    """Return a Node; ClusterError if there is none, or no answer."""
+    """Return a Node; ClusterError if it does not exist, or the API server does not answer."""
     node = await cluster.find(NODE, name)
     if node is None:
         raise no_node(name)
@@ -22,10 +22,10 @@ async def find_node(cluster: Cluster, name: str) -> Object:
 
 
 def no_node(name: str) -> ClusterError:
-    """Return the error of a name that no Node of the cluster has."""
+    """Return the error for a Node that the cluster does not have."""
     return ClusterError(
         f"the cluster has no Node {name}",
-        hint="give its name: NODE_NAME, from the field spec.nodeName",
+        hint="set NODE_NAME to the Node's name, in a pod from the field spec.nodeName",
         status=NOT_FOUND,
     )
 

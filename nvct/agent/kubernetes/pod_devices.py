@@ -35,7 +35,7 @@ CLASS = Kind(slices.GROUP, "v1", "DeviceClass", "deviceclasses", is_namespaced=F
 
 @dataclass(slots=True)
 class Seen:
-    """What the API server has that concerns a pod; lists that may not be read are empty."""
+    """The API server's objects that concern a pod; lists that may not be read are empty."""
 
     pod: Object
     nodes: list[Object] = field(default_factory=list)
@@ -48,15 +48,16 @@ class Seen:
 
 
 async def read(cluster: Cluster, namespace: str, name: str) -> Seen:
-    """Ask the API server about a pod.
+    """Return the API server's objects that concern a pod.
 
-    UsageError if there is no such pod; ClusterError if the API server does not answer, or the pod
-    may not be read.
+    UsageError if the pod does not exist; ClusterError if the API server does not answer, or the
+    pod may not be read.
     """
     pod = await cluster.find(POD, name, namespace)
     if pod is None:
         raise UsageError(
-            f"namespace {namespace} has no pod {name!r}", hint="name it by --namespace"
+            f"namespace {namespace} has no pod {name!r}",
+            hint="--namespace names the pod's namespace",
         )
     seen = Seen(pod)
     seen.events = [
@@ -105,7 +106,7 @@ def explanation(seen: Seen) -> Object:
 
 
 def _claims(pod: Object) -> Iterator[Object]:
-    """Yield the claims of a pod, with that which the scheduler makes for extended resources."""
+    """Yield the claims of a pod, and the one that the scheduler makes for extended resources."""
     yield from pod["spec"].get("resourceClaims") or ()
     extended = pod.get("status", {}).get("extendedResourceClaimStatus")
     if extended:
@@ -113,7 +114,7 @@ def _claims(pod: Object) -> Iterator[Object]:
 
 
 def wanted(pod: Object) -> dict[str, int]:
-    """Return how many of each of NVIDIA's resources a pod takes of its node.
+    """Return how many devices of each NVIDIA resource a pod takes from its node.
 
     Init containers run one after another, before the others; sidecars among them run on.
     """
@@ -136,7 +137,7 @@ def _limits(container: Object) -> dict[str, int]:
 
 
 def _reasons(seen: Seen) -> Iterator[str]:
-    """Yield the sentences of Kubernetes about a pod that does not run."""
+    """Yield Kubernetes' own sentences about why a pod does not run."""
     status = seen.pod.get("status", {})
     texts = [
         condition.get("message")
@@ -182,7 +183,7 @@ def _resource(seen: Seen, resource: str, count: int) -> Object:
 
 
 def _takers(seen: Seen, node: str, resource: str) -> dict[str, int]:
-    """Return how many devices each pod of a node has."""
+    """Return how many devices of a resource each pod of a node has."""
     takers = {}
     for pod in seen.pods:
         is_here = pod["spec"].get("nodeName") == node
@@ -276,7 +277,7 @@ def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
 
 
 def _lacking(term: str, found: Sequence[Object]) -> Object:
-    """Return the attribute of a term that no device has, and what to select by."""
+    """Return the attribute of a term that no device has, and advice on what to select by."""
     driver = found[0]["driver"] if found else ""
     lacking, advice = selectors.lacking(term, driver, [one["device"] for one in found])
     return {"lacking": lacking, "advice": advice} if lacking else {}
@@ -295,7 +296,7 @@ def _constraints(seen: Seen, claim: Object) -> Iterator[str]:
 
 
 def _most_on_a_node(found: Sequence[Object]) -> int:
-    """Return how many of these devices a pod can reach at most, from one node."""
+    """Return how many of these devices a pod can have at most, on any one node."""
     counts = Counter(one["of node"] for one in found)
     reachable_from_others = counts.pop("", 0)
     return reachable_from_others + max(counts.values(), default=0)
@@ -330,9 +331,9 @@ def _place(one: Object) -> tuple[str, str, str]:
 
 
 def _taken(seen: Seen, devices: Sequence[Object], memory: str) -> dict[tuple[str, str, str], str]:
-    """Return who has each device, by driver, pool and name: pods, or the claims themselves.
+    """Return who has each device, by driver, pool and name: pods, or claims without a pod.
 
-    A device of which claims have parts is free as long as it has the memory that is asked for.
+    A device that claims have parts of is free as long as it has the requested memory.
     """
     users: dict[tuple[str, str, str], list[str]] = {}
     parts: dict[tuple[str, str, str], list[str]] = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers as Kubernetes writes them: 1k for 1000, 80Gi.
 
-The API server shortens each number that it can, also the devices of a node. Contract: pure
+The API server shortens every number if it can, also that of a node's devices. Contract: pure
 functions. Source: kubernetes.io, "Quantity".
 """
 

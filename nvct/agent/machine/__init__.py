@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine as tasks know it: driver's root, inventory, changed folders."""
+"""The machine as tasks see it: roots of the driver, inventory, changed folders."""

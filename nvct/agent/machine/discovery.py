@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the agent's inventory from procfs, sysfs and NVML, and notices when it is out of date."""
+"""Makes the agent's inventory from procfs, sysfs and NVML; tells when it is out of date."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Signature: TypeAlias = tuple[object, ...]
 
 
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
-"""By --device-discovery-strategy; auto is the machine's own."""
+"""The mode by --device-discovery-strategy; auto takes the machine's own mode."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
-"""Device numbers of a node that cannot be seen; the agent does not use them."""
-SAME_S = 0.1  # How long a signature counts for other tasks: they wake together (`waiting.tick`)
+"""Stands for a device node that cannot be seen here; the agent does not use these numbers."""
+SAME_S = 0.1  # How long tasks share a signature: they wake together (`waiting.tick`)
 _signatures: dict[Roots, tuple[float, asyncio.Future[Signature]]] = {}
-"""The last look at a machine, and when it began."""
+"""When the last look at a machine began, and its signature."""
 
 
 class Discovery:
@@ -45,7 +45,7 @@ class Discovery:
         roots: Roots,
         nvml: NvmlClient,
         stat_node: StatNode = device_nodes.node,  # for trees that have plain files as device nodes
-        mode: Mode | None = None,  # of the discovery; None is the machine's own
+        mode: Mode | None = None,  # None for the machine's own
     ) -> None:
         self.roots = roots
         self.nvml = nvml
@@ -58,7 +58,7 @@ class Discovery:
     async def signature(self) -> Signature:
         """Return a value that changes when the driver or its GPUs and MIG instances change.
 
-        No GPU is woken, and no library is loaded. Tasks that look at the same moment share it.
+        This wakes no GPU and loads no library. Tasks that look at the same moment share the value.
         """
         at, looking = _signatures.get(self.roots, (0.0, None))
         if looking is None or looking.cancelled() or time.monotonic() - at > SAME_S:
@@ -67,7 +67,7 @@ class Discovery:
         return await asyncio.shield(looking)
 
     async def _signature(self) -> Signature:
-        with contextlib.suppress(NvctError):  # those before, until somebody answers again
+        with contextlib.suppress(NvctError):  # without an answer, the last names stay
             self._names = await self.host.ask(NodeNames(), tuple[str, ...])
         roots = self.roots
         capabilities = f"{roots.proc}/driver/nvidia/capabilities"
@@ -81,7 +81,7 @@ class Discovery:
         )
 
     async def machine(self) -> Machine:
-        """Return what is seen of the machine in /dev and its root; NvctError if nobody answers."""
+        """Return what is seen of the machine in /dev and its root; NvctError without an answer."""
         seen = await self.host.ask(Look(), Machine)
         return replace(seen, mode=self._mode or seen.mode)
 
@@ -90,7 +90,7 @@ class Discovery:
         return bool(procfs.driver_version(self.roots))
 
     async def inventory(self) -> Inventory:
-        """Return the inventory, as the machine is now.
+        """Return the machine's present inventory.
 
         DriverNotFoundError if no driver is loaded or installed; NvmlError if NVML does not work.
         """
@@ -103,7 +103,7 @@ class Discovery:
             self.nvml.library = nvml_library(roots)
         report = await self.nvml.report()
         search = nodes.NodeSearch(roots, visible_nodes(roots, machine), findings)
-        # The flag makes it ask for the report, which alone shows MIG mode without an instance.
+        # `coherent` makes it read the report, the only source of MIG mode without an instance.
         listed, _ = gpus.find_gpus(search, Reported(report), coherent=True)
         usable = tuple(gpu for gpu in listed if gpu.node and not gpu.is_display_only)
         numa = {gpu.uuid: pci.numa_node(roots, gpu.bus_id) for gpu in usable}
@@ -121,7 +121,7 @@ class Discovery:
         )
 
     async def _links(self, report: NvmlReport, findings: Findings) -> tuple[GpuLink, ...]:
-        """Return how GPUs are connected; they are asked once for each set of GPUs."""
+        """Return how GPUs are connected; NVML is asked once for each set of GPUs."""
         machine = (report.driver_version, *(gpu.uuid for gpu in report.gpus))
         if self._known_links[0] == machine:
             return self._known_links[1]
@@ -131,21 +131,21 @@ class Discovery:
                 self._known_links = (machine, links)
             return links
         except NvmlError as error:
-            findings.warn(f"it is not known how GPUs are connected: {error.message}")
+            findings.warn(f"the links between GPUs are unknown: {error.message}")
             return ()
 
 
 def seen_nodes(roots: Roots, machine: Machine) -> StatNode:
-    """Return a function that reads the device nodes that were seen."""
+    """Return a function that looks up device nodes in what was seen of a machine."""
     return lambda path: machine.nodes.get(path.removeprefix(f"{roots.dev}/"))
 
 
 def visible_nodes(roots: Roots, machine: Machine) -> StatNode:
-    """Return the same, which believes in nodes that cannot be seen.
+    """Return a function as `seen_nodes`, which returns HIDDEN for nodes that may be invisible.
 
-    A container that does not have the host's /dev may see no node at all, or none of those of MIG
-    devices. So a node of /dev counts as missing only beside nvidiactl, and another one only if
-    its folder is there.
+    A container without the host's /dev may see no device nodes at all, or none of MIG devices. So
+    a node in /dev counts as missing only if nvidiactl is there, and a node in a folder of /dev
+    only if the folder is there.
     """
     seen = seen_nodes(roots, machine)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for changes of folders, by inotify(7), without looking at them many times a second."""
+"""Waits for changes of folders by inotify(7), without looking at them many times a second."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nvct.kernel.inotify import Inotify
 
 MASK = inotify.CREATE | inotify.DELETE | inotify.MOVED_TO | inotify.DELETE_SELF
 LOOK_S = 1.0
-"""Until the next look without a report of a change: a folder may be replaced, a lock taken."""
+"""Until the next look if no change is reported: a replaced folder or a lock is not reported."""
 
 Identity: TypeAlias = tuple[int, int, int] | None
 
 
 def identity(path: str) -> Identity:
-    """Return what changes when a file is written, or another takes its path; None without one."""
+    """Return a value that changes when a file is written or replaced; None if it is missing."""
     try:
         status = os.stat(path)
     except OSError:
@@ -29,7 +29,7 @@ def identity(path: str) -> Identity:
 
 
 class FolderWatch:
-    """Tells of files that appear or disappear in some folders. A context, for one asyncio task."""
+    """Reports files that appear or disappear in some folders. A context, for one asyncio task."""
 
     def __init__(self) -> None:
         self._inotify: Inotify | None = None
@@ -37,7 +37,7 @@ class FolderWatch:
         self._changed = asyncio.Event()
 
     def __enter__(self) -> FolderWatch:
-        """Start; without a free inotify instance of this user, no change is reported."""
+        """Start; if this user has no free inotify instance, no change is reported."""
         try:
             self._inotify = Inotify()
         except OSError:
@@ -55,9 +55,8 @@ class FolderWatch:
     async def wait(self, folders: Iterable[str], blind_s: float) -> None:
         """Wait for a change since the last call, for LOOK_S at most.
 
-        `folders`: to be watched from now on; a first call returns at once. The one above is
-        watched where one is missing. `blind_s`: instead of LOOK_S if one of them cannot be
-        watched.
+        `folders`: the folders to watch from now on, for a missing one its parent; a call that adds
+        one returns at once. `blind_s`: the limit instead of LOOK_S if one cannot be watched.
         """
         sees = [self._sees(folder) for folder in folders]
         if None in sees:
@@ -66,7 +65,7 @@ class FolderWatch:
         self._changed.clear()
 
     def _sees(self, folder: str) -> bool | None:
-        """Return whether a folder, or one that will contain it, is watched; None from now on."""
+        """Return whether a folder or its parent is watched; None if the watch begins now."""
         watched = self._watches.values()
         for path in (folder, os.path.dirname(folder)):
             if path in watched:

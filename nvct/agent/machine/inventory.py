@@ -17,17 +17,17 @@ from nvct.host.nvml.model import GpuLink
 class Inventory:
     """The GPUs of a machine at one time."""
 
-    # nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no GPUs here
+    # nvml; csv on a Tegra, wsl if Windows has the GPUs: both have one device, and no GPUs here
     mode: Mode = "nvml"
     driver_version: str = ""
     cuda_version: str = ""  # the latest that the driver supports, e.g. 13.0; "" if unknown
-    gpus: tuple[Gpu, ...] = ()  # those that a container can get, in NVML's order
+    gpus: tuple[Gpu, ...] = ()  # those that a container can use, in NVML's order
     # the NUMA node of each GPU by its UUID; a GPU without one is missing
     numa: Mapping[str, int] = field(default_factory=dict)
     links: tuple[GpuLink, ...] = ()  # how each pair of GPUs is connected; empty if that is unknown
-    # paths of the driver's nodes that are no GPU's, such as /dev/nvidiactl
+    # paths of the driver's nodes that do not belong to one GPU, such as /dev/nvidiactl
     control_nodes: tuple[str, ...] = ()
     imex_channels: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
-    # a reason for each GPU that hangs, by NVML's index: it is here as it was before, or not at all
+    # why each GPU hangs, by NVML's index: `gpus` has it as it was before, or not at all
     unanswered: Mapping[str, str] = field(default_factory=dict)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a machine is, seen from this container, and what is to be seen of it without NVML."""
+"""Where a machine's files are in this container, and what can be seen of it without NVML."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
 
 DEFAULT_MPS_ROOT = "/run/nvidia/mps"
 DEFAULT_KUBELET = "/var/lib/kubelet"
-OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")  # How names of the agent's own files begin
-NODES = "nvidia"  # How names of the driver's nodes in /dev begin
-FOLDERS = ("nvidia-caps", "dri")  # Of further nodes
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")  # Prefixes of the agent's own files
+NODES = "nvidia"  # Prefix of the driver's nodes in /dev
+FOLDERS = ("nvidia-caps", "dri")  # Folders of /dev with further nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the machine is, where specifications go, and what paths they have."""
+    """Where the machine's files are, where specifications go, and which paths they contain."""
 
     roots: Roots
-    host_root: str = "/"  # where the host's processes and the names of its containers are
-    # where the host's root may be mounted: the engine starts the hook, so its path is one of the
-    # host, wherever the driver is
+    host_root: str = "/"  # the root that has the host's processes and its containers' names
+    # where the host's root may be mounted: it has the hook, which the engine starts, wherever the
+    # driver is
     host_roots: tuple[str, ...] = ("/",)
     settings: Settings = field(default_factory=Settings)
     folder: str = SPEC_FOLDER  # of the host's specifications
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Reported:
-    """A report that was made already, for a discovery that asks for it."""
+    """A finished report, for a discovery that asks for one."""
 
     value: NvmlReport
 
@@ -59,7 +59,7 @@ def node_names(roots: Roots) -> tuple[str, ...]:
 
 
 def node_marks(roots: Roots) -> tuple[str, ...]:
-    """Return the names of these nodes with numbers, mode and owner: a change of any is one."""
+    """Return the names of these nodes with numbers, mode and owner, which show any change."""
     return tuple(
         f"{name} {fingerprints.observe('node', f'{roots.dev}/{name}')}"
         for name in node_names(roots)
@@ -67,7 +67,7 @@ def node_marks(roots: Roots) -> tuple[str, ...]:
 
 
 def look(place: Place) -> Machine:
-    """Return what is to be seen of a machine in /dev and in its root."""
+    """Return what can be seen of a machine in /dev and in its root."""
     roots = place.roots
     folders = tuple(name for name in FOLDERS if os.path.lexists(f"{roots.dev}/{name}"))
     names = [
@@ -89,7 +89,7 @@ def look(place: Place) -> Machine:
 
 
 def signature(folder: str) -> Signature:
-    """Return a value that changes when the specifications in a folder do, the agent's aside."""
+    """Return a value that changes when a folder's specifications do, except the agent's own."""
     try:
         with os.scandir(folder) as entries:
             found = [

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`nvct convert`: pods in manifests of any kind, read, changed and written."""
+"""`nvct convert`: reads, changes and writes pods in manifests of any kind."""

@@ -8,8 +8,8 @@ the limit, and the pod chooses a node by labels (docs/labels.md).
 Contract: pure functions of plain dicts; the given documents are not changed.
 
 A manifest may be a list, or of a kind of other software. A Deployment has one pod template, an
-MPIJob one for each role, an InferenceService the fields of a pod beside its own. What has a list
-of containers is taken for the specification of a pod.
+MPIJob one for each role, an InferenceService the fields of a pod beside its own. So every object
+with a list of containers counts as the specification of a pod.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PER_NODE = (
 
 
 def convert(document: object) -> tuple[object, list[str]]:
-    """Return a manifest as Kubernetes has it today, and a sentence for each change.
+    """Return a manifest for today's Kubernetes, and a sentence for each change.
 
     A manifest without these fields is returned as it is. Pods in other objects, such as a
     Deployment's, and in lists are converted, too. DocumentError if a field has no counterpart
     today, or is malformed.
     """
-    try:  # not copy.deepcopy: what YAML's aliases share is changed in one place at a time
+    try:  # not copy.deepcopy, whose copies would still share what YAML's aliases share
         converted = json.loads(json.dumps(document))
     except (ValueError, RecursionError) as error:
         raise DocumentError("the manifest refers to itself") from error
@@ -105,7 +105,8 @@ def _give(what: str, container: Object, entry: Object) -> list[str]:
         try:
             limits[resource] = int(limits.get(resource, 0)) + int(count)
         except (OverflowError, TypeError, ValueError) as error:
-            raise DocumentError(f"{what}: the limit {resource}: {count!r} is no number") from error
+            text = f"{what}: the limit {resource}: {count!r} is not a number"
+            raise DocumentError(text) from error
         changes.append(
             f"container {container.get('name')} has the limit {resource}: {limits[resource]}, in "
             f"place of {REQUESTS} {entry['name']!r}"
@@ -114,10 +115,10 @@ def _give(what: str, container: Object, entry: Object) -> list[str]:
 
 
 def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
-    """Make the affinity of an extended resource one of the node."""
+    """Turn the affinity of an extended resource into a node affinity of the pod."""
     affinity = entry.get("affinity") or {}
     if not isinstance(affinity, dict) or affinity.keys() - {"required"}:
-        raise DocumentError(f"{what}: of its affinity only `required` has a counterpart")
+        raise DocumentError(f"{what}: only `required` of its affinity has a counterpart")
     choices: list[list[Term]] = []
     changes = []
     for condition in tables(affinity.get("required") or [], f"{what}: affinity.required"):
@@ -145,12 +146,12 @@ def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
 
 
 def _terms(what: str, condition: Object) -> list[Term]:
-    """Return the conditions on labels that stand for a condition on an attribute."""
+    """Return the conditions on labels that replace a condition on an attribute."""
     key, operator = str(condition.get("key", "")), condition.get("operator")
     values = condition.get("values") or []
     if operator not in OPERATORS or not isinstance(values, list):
         raise DocumentError(
-            f"{what}: {_text(condition)} is no condition",
+            f"{what}: {_text(condition)} is not a condition",
             hint=f"operators: {', '.join(OPERATORS)}",
         )
     texts = [_string(value) for value in values]
@@ -162,14 +163,14 @@ def _terms(what: str, condition: Object) -> list[Term]:
     label = LABELS.get(name, name if name.startswith("gpu.") else "")
     if not label:
         known = ", ".join(f"{PREFIX}{each}" for each in (*LABELS, CAPABILITY[0]))
-        raise DocumentError(f"{what}: no label tells {key}", hint=f"known are {known}")
+        raise DocumentError(f"{what}: no label replaces {key}", hint=f"known are {known}")
     if operator in ("Gt", "Lt") and not (len(texts) == 1 and texts[0].isdecimal()):
         raise DocumentError(f"{what}: {_text(condition)} needs one whole number")
     return [[_expression(f"{PREFIX}{label}", operator, texts)]]
 
 
 def _by_capability(what: str, condition: Object, operator: str, values: list[str]) -> list[Term]:
-    """Return conditions on the two labels of the compute capability; each of them is a number."""
+    """Return conditions on the two labels of the compute capability, which are whole numbers."""
     if operator in ("Exists", "DoesNotExist"):
         return [[_expression(MAJOR, operator, [])]]
     pairs = [value.partition(".")[::2] for value in values]
@@ -178,7 +179,7 @@ def _by_capability(what: str, condition: Object, operator: str, values: list[str
     if is_wrong or operator == "NotIn" or (operator != "In" and len(pairs) != 1):
         raise DocumentError(
             f"{what}: {_text(condition)} cannot be expressed by labels",
-            hint="say In, or Gt or Lt and a version such as 7.0",
+            hint="use In, or Gt or Lt with one version such as 7.0",
         )
     if operator == "In":
         return [
@@ -199,7 +200,7 @@ def _string(value: object) -> str:
 
 
 def _text(condition: Object) -> str:
-    """Return a condition as a sentence has it."""
+    """Return a condition as words of a sentence."""
     values = condition.get("values")
     shown = ", ".join(map(_string, values)) if isinstance(values, list) else ""
     return f"{condition.get('key')} {condition.get('operator')} {shown}".rstrip()
@@ -253,25 +254,25 @@ def containers(what: str, spec: Object, *kinds: str) -> list[Object]:
 
 
 def tables(value: object, what: str) -> list[Object]:
-    """Return a list of objects; something else raises DocumentError."""
+    """Return a list of objects; DocumentError for anything else."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise DocumentError(f"{what} is no list of objects")
+        raise DocumentError(f"{what} is not a list of objects")
     return value
 
 
 def sequence(value: object, what: str) -> list[object]:
-    """Return a list, an empty one for None; something else raises DocumentError."""
+    """Return a list, an empty one for None; DocumentError for anything else."""
     if value is not None and not isinstance(value, list):
-        raise DocumentError(f"{what} is no list")
+        raise DocumentError(f"{what} is not a list")
     return value or []
 
 
 def table(value: object, what: str) -> Object:
-    """Return an object, an empty one for None; something else raises DocumentError."""
+    """Return an object, an empty one for None; DocumentError for anything else."""
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise DocumentError(f"{what} is no object")
+        raise DocumentError(f"{what} is not an object")
     return value
 
 

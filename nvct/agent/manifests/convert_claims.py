@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns pods with limits of nvidia.com/gpu or nvidia.com/mig-* into pods with ResourceClaims.
 
-HAMi's nvidia.com/gpumem and gpucores become a part of a GPU (docs/dra.md), conditions on
-labels of GPUs become conditions on the GPU itself. A limit that stays has a sentence that says
+HAMi's nvidia.com/gpumem and gpucores become a claim for a part of a GPU (docs/dra.md), and
+conditions on labels of GPUs become conditions on the GPU itself. If a limit stays, a sentence says
 why. Contract: pure functions of plain dicts; the given documents are not changed.
 """
 
@@ -36,7 +36,7 @@ Object: TypeAlias = dict[str, Any]
 GPU, MIG = f"{PREFIX}gpu", f"{PREFIX}mig-"
 SHARE_MEMORY, SHARE_CORES = f"{PREFIX}gpumem", f"{PREFIX}gpucores"
 """HAMi's: the memory of each GPU in MiB, and its threads in percent."""
-SHARE = "a claim has a part of one GPU, where the driver offers parts: dra.shares of the chart"
+SHARE = "a claim for a part of a GPU needs a driver that offers parts: dra.shares of the chart"
 PRODUCT, MEMORY_LABEL = f"{PREFIX}gpu.product", f"{PREFIX}gpu.memory"
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 MEMORY = "device.capacity['gpu.nvidia.com'].memory"
@@ -44,14 +44,14 @@ TEXTS = {
     PRODUCT: f"{ATTRIBUTES}.productName.replace(' ', '-')",
     f"{PREFIX}gpu.family": f"{ATTRIBUTES}.architecture.lowerAscii().replace(' ', '-')",
 }
-"""Labels and the attributes that have the same text."""
+"""Labels, and the attributes that have the same text."""
 NUMBERS = {
     MAJOR: f"{ATTRIBUTES}.cudaComputeCapability.major()",
     MINOR: f"{ATTRIBUTES}.cudaComputeCapability.minor()",
 }
 SIGNS = {"Gt": ">", "Lt": "<"}
 OF_SHARING = re.compile("-SHARED$|-MIG-")
-"""In a label's product, what the model of a GPU does not have."""
+"""Parts of a product label that the model name of a GPU does not have."""
 NOT_A_NAME = re.compile("[^a-z0-9-]+")
 PROFILE = re.compile("[a-z0-9.+-]+")
 NAME_LIMIT = 63
@@ -59,7 +59,7 @@ DIGITS = 8  # Of the hash in a name that was too long
 
 
 class Wanted(NamedTuple):
-    """What a container wants; of a GPU's memory all if that is 0."""
+    """What a container wants; `memory_mib` 0 is all memory of the GPU."""
 
     resource: str
     number: int
@@ -67,7 +67,7 @@ class Wanted(NamedTuple):
     cores: int = 0
 
     def __str__(self) -> str:
-        """Return the limits that say so."""
+        """Return the limits that ask for this."""
         shares = ((SHARE_MEMORY, self.memory_mib), (SHARE_CORES, self.cores))
         given = ((self.resource, self.number), *(each for each in shares if each[1]))
         limits = ", ".join(f"{name}: {value}" for name, value in given)
@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
 
 
 class Templates:
-    """The ResourceClaimTemplates of one conversion; each name has one content."""
+    """The ResourceClaimTemplates of one conversion; no two of them have the same name."""
 
     def __init__(self, documents: Iterable[object] = ()) -> None:
         self._specs: dict[tuple[str, str], object] = {}
@@ -85,7 +85,10 @@ class Templates:
                 self._specs[namespace, name] = each.get("spec")
 
     def add(self, name: str, namespace: str, request: Object) -> tuple[str, list[Object]]:
-        """Return the name of a request's template, with a number if need be; it, if it is new."""
+        """Return the name of a request's template, and the template if it is new.
+
+        The name gets a number if another request has it.
+        """
         spec = {"spec": {"devices": {"requests": [request]}}}
         for number in itertools.count(1):
             unique = name if number == 1 else _name(name, str(number))
@@ -102,7 +105,7 @@ HEAD = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
 
 
 def convert(document: object, templates: Templates | None = None) -> tuple[list[Any], list[str]]:
-    """Return the ResourceClaimTemplates of a manifest's pods and the manifest, and the changes.
+    """Return new ResourceClaimTemplates with the converted manifest, and the changes.
 
     DocumentError if a limit is malformed. `templates`: those of other manifests that go to the
     same cluster.
@@ -121,7 +124,7 @@ def convert(document: object, templates: Templates | None = None) -> tuple[list[
             found += of_pod
         group = str(each.get("apiVersion") or "").partition("/")[0]
         if has_claims and "." in group:
-            found.append(f"this kind is of {group}: see that it knows resourceClaims of pods")
+            found.append(f"this kind is of {group}: check that it knows resourceClaims of pods")
         elsewhere = itertools.chain(found, _elsewhere(each))
         changes += [f"{identity(each)[0]}: {change}" for change in elsewhere]
     return [*new, converted], changes
@@ -148,7 +151,7 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
         is_sidecar = container.get("restartPolicy") == "Always"
         claim = given.get(each)
         if kind == "initContainers" and claim and not is_sidecar:
-            # It ends before the container whose claim this is starts.
+            # It ends before the container that has this claim starts.
             change = f"has the claim {claim}, too,"
         else:
             name = _name(str(container.get("name") or ""), each.resource.removeprefix(PREFIX))
@@ -172,7 +175,7 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
 def _devices(what: str, container: Object, changes: list[str]) -> list[Wanted]:
     """Remove the limits of GPUs and MIG devices from a container, and return them.
 
-    Why one of NVIDIA's limits stays is added to `changes`.
+    If one of NVIDIA's limits stays, add the reason to `changes`.
     """
     name = container.get("name")
     resources = table(container.get("resources"), f"{what}: resources of container {name}")
@@ -187,10 +190,10 @@ def _devices(what: str, container: Object, changes: list[str]) -> list[Wanted]:
         _drop_empty_of(resources)
         return [share]
     if stays := [key for key in limits if str(key).startswith(PREFIX) and not _is_device(key)]:
-        changes += [f"container {name} keeps its limits: no claim stands for {', '.join(stays)}"]
+        changes += [f"container {name} keeps its limits: no claim replaces {', '.join(stays)}"]
         return []
     changes += [
-        f"container {name} keeps the request {resource}: Kubernetes demands a limit beside it"
+        f"container {name} keeps the request {resource}: Kubernetes requires a limit with it"
         for resource in filter(_is_device, requests)
         if resource not in limits
     ]
@@ -212,7 +215,7 @@ def _drop_empty_of(resources: Object) -> None:
 
 
 def _share(what: str, limits: Object) -> Wanted | None:
-    """Return the part of one GPU that HAMi's limits stand for, None if they are others."""
+    """Return the part of a GPU that HAMi's limits ask for, None if they ask for something else."""
     names = {str(name) for name in limits if str(name).startswith(PREFIX)}
     if SHARE_MEMORY not in names or names - {GPU, SHARE_MEMORY, SHARE_CORES}:
         return None
@@ -227,7 +230,7 @@ def _count(what: str, resource: str, value: object) -> int:
         return int(str(value))
     except ValueError as error:
         raise DocumentError(
-            f"{what}: the limit {resource}: {value!r} is no number",
+            f"{what}: the limit {resource}: {value!r} is not a number",
             hint="render the template first: helm template, kustomize build, envsubst",
         ) from error
 
@@ -239,7 +242,7 @@ def _is_device(resource: object) -> bool:
 
 
 def _elsewhere(document: Object) -> Iterator[str]:
-    """Yield a sentence for each limit that is not of a pod's container."""
+    """Yield a sentence for each limit that does not belong to a container of a pod."""
     in_pods = [id(c) for pod in pod_specs(document) for c in containers(pod.what, pod.spec)]
 
     def walk(value: object, path: str) -> Iterator[str]:
@@ -248,7 +251,7 @@ def _elsewhere(document: Object) -> Iterator[str]:
         if isinstance(value, dict):
             limits = value.get("limits")
             for resource in filter(_is_device, limits if isinstance(limits, dict) else ()):
-                yield f"the limit {resource} in {path} stays: it is of no container of a pod"
+                yield f"the limit {resource} in {path} stays: no container of a pod has it"
         entries = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
         for key, each in entries:
             if isinstance(each, (dict, list)):
@@ -283,9 +286,9 @@ def _request(wanted: Wanted, of_labels: str) -> Object:
 
 
 def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
-    """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
+    """Remove a pod's conditions on labels of GPUs; return a CEL expression and the changes.
 
-    `has_mig`: whether it wants a MIG device, whose memory is not that of the label.
+    `has_mig`: whether the pod wants a MIG device, whose memory is not in the label.
     """
     parts, changes, spec = [], [], pod.spec
     selector = table(spec.get("nodeSelector"), f"{pod.what}: nodeSelector")
@@ -316,7 +319,7 @@ def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
 
 
 def _node_affinity(pod: PodSpec) -> tuple[Object, list[Object]]:
-    """Return the node affinity of a pod and its terms, whose expressions have the right form."""
+    """Return a pod's node affinity and its terms; DocumentError if an expression is malformed."""
     what = f"{pod.what}: nodeAffinity"
     node = table(table(pod.spec.get("affinity"), what).get("nodeAffinity"), what)
     terms = tables(table(node.get(REQUIRED), what).get("nodeSelectorTerms") or [], what)
@@ -342,7 +345,7 @@ def _is_of_gpu(term: Object) -> bool:
 
 
 def condition(key: str, operator: str, values: list[str]) -> str:
-    """Return a condition on a label as one of CEL, "" if there is no such attribute."""
+    """Return a condition on a label as a CEL expression, "" if no attribute replaces the label."""
     quoted = [value.replace("\\", "").replace("'", "") for value in values]
     if key == PRODUCT and any(map(OF_SHARING.search, values)):
         return ""
@@ -378,7 +381,7 @@ def _drop_empty(spec: Object) -> None:
 
 
 def _name(*parts: str) -> str:
-    """Return a name as Kubernetes takes it, of several parts; a hash ends one that is too long."""
+    """Join parts to a name that Kubernetes accepts; if it is too long, a hash replaces its end."""
     whole = "-".join(filter(None, parts))
     name = NOT_A_NAME.sub("-", whole.lower()).strip("-")
     if len(name) <= NAME_LIMIT:

@@ -49,7 +49,7 @@ def convert(values: object, file: str) -> tuple[dict[str, Any], list[str]]:
 def _convert_dependency(
     values: Mapping[str, Any], charts: list[str], file: str
 ) -> tuple[dict[str, Any], list[str]]:
-    """Convert the section that a parent chart has for one of NVIDIA's; its others stay."""
+    """Convert a parent chart's section for one of NVIDIA's charts; the other sections stay."""
     if len(charts) > 1 or "nvct" in values:
         present = [name for name in values if name in (*charts, "nvct")]
         raise DocumentError(
@@ -111,7 +111,7 @@ def _remove(values: dict[str, Any], path: str) -> None:
 
 
 def _drop(values: dict[str, Any], tables: Any) -> list[str]:  # noqa: ANN401 - as in the file
-    """Remove what has no effect; say so of what is set."""
+    """Remove values that have no effect; return a sentence for each one that is set."""
     sentences = []
     for path, reason in tables["ignored"].items():
         value = _get(values, path)
@@ -130,5 +130,5 @@ def _drop(values: dict[str, Any], tables: Any) -> list[str]:  # noqa: ANN401 - a
             unknown += [(section, key, f"{name}.{key}") for key in section if key not in known]
     for section, key, path in unknown:
         if section.pop(key) not in (None, {}):
-            sentences.append(f"{path}: nvct has nothing of that name")
+            sentences.append(f"{path}: nvct has no value of that name")
     return sentences

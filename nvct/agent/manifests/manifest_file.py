@@ -2,7 +2,7 @@
 """Reads manifests as kubectl does, and writes them so that kubectl reads the same.
 
 kubectl reads YAML 1.1 by go-yaml: an unquoted `0777` is 511, and `1e3` a number. So a string that
-looks like such a value gets quotes, of which PyYAML alone has another opinion.
+looks like such a value gets quotes, also where PyYAML would omit them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import yaml
 
 from nvct.agent.core import yaml_file
 
-SIZE_LIMIT = 8 << 20  # What a Helm chart with its CustomResourceDefinitions has
+SIZE_LIMIT = 8 << 20  # Enough for a Helm chart with its CustomResourceDefinitions
 DEPTH_LIMIT = 100
-WIDTH = 1 << 20  # Of a line; scripts and commands are not folded
+WIDTH = 1 << 20  # Of a line, so that scripts and commands are not folded
 
 
 def load_all(path: str) -> list[object]:
-    """Return a file's non-empty documents; DocumentError: unreadable, too large or malformed."""
+    """Return a file's non-empty documents; DocumentError as `yaml_file.load`."""
     return yaml_file.load_all(path, "the manifest", _Loader, SIZE_LIMIT)
 
 
@@ -35,7 +35,7 @@ class _Loader(yaml_file.Loader):
     depth_limit = DEPTH_LIMIT
 
     def construct_yaml_int(self, node: Any) -> int:  # noqa: ANN401 - PyYAML's
-        """Read a number, which may be octal, as modes of files are."""
+        """Read a number, which may be octal, as file modes are."""
         return int(yaml.SafeLoader.construct_yaml_int(self, node))
 
 
@@ -44,7 +44,7 @@ _Loader.add_constructor(yaml_file.INT, _Loader.construct_yaml_int)
 
 class _Dumper(yaml.SafeDumper):
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:  # noqa: ANN401 - PyYAML's
-        """Return the tag of a scalar without quotes, be it for PyYAML or for go-yaml."""
+        """Return the tag that an unquoted scalar has for PyYAML or for go-yaml."""
         if kind is yaml.ScalarNode and implicit[0]:
             tag = yaml_file.tag_of(value)
             if tag != yaml_file.STR:
@@ -54,7 +54,7 @@ class _Dumper(yaml.SafeDumper):
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ANN401, ARG002 - PyYAML's
-        """Write what two places share twice."""
+        """Return True: a value that two places share is written twice."""
         return True
 
 

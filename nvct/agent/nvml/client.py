@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 START_S = 60  # Eight GPUs that nothing else uses take some twenty seconds to start
-CALL_S = 5  # Of a worker that has answered before: a longer wait is a hang
+CALL_S = 5  # Limit for a worker that has answered before: a longer wait is a hang
 LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300}
-"""Of verbs that may take longer: the NVLinks of a pair of GPUs took 0.6 s on a machine of 8
+"""Limits for slower verbs: the NVLinks of one pair of GPUs took 0.6 s on a machine of 8 GPUs
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
-CHANGE_S = 60  # Of one change of MIG
+CHANGE_S = 60  # Limit for one change of MIG
 WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
-"""Verbs that do not use NVML: their failure says nothing about it."""
+"""Verbs that do not use NVML: if one fails, NVML may still work."""
 STOP_S, STOP_LOOK_S = 8.0, 0.2
-"""How long MPS control daemons may take to end, and how often that is looked at."""
+"""How long MPS control daemons may take to end, and the time between two looks."""
 CHUNK = 1 << 16
 _ends = contextvars.ContextVar("ends", default=False)
-"""Whether this task may ask NVML though the driver is let go, see `NvmlClient.ending`."""
+"""Whether this task may ask NVML although the driver is let go, see `NvmlClient.ending`."""
 
 
 class SupervisorEndedError(Exception):
@@ -52,26 +52,26 @@ class SupervisorEndedError(Exception):
 
 
 class ReleasedError(NvmlError):
-    """NVML is not asked, because the driver is being replaced."""
+    """NVML must not be asked, because the driver is being replaced."""
 
 
 class NvmlClient:
-    """One library of NVML; one request at a time. Each question raises NvmlError as `report` does.
+    """Asks one NVML library, one request at a time; every question raises NvmlError as `report`.
 
     A GPU that hangs stays in the answers as it was reported last.
 
     Attributes:
         problem: why the last request failed, "" if it did not, None before the first one.
         busy_s: the limit of the request in progress, in seconds; 0 if there is none.
-        refusal: why the driver is not to be used now, "" if it may be: all tasks read it here.
-        is_let_go: whether this agent has nothing of the driver open.
+        refusal: why no task may use the driver now, "" if all may.
+        is_let_go: whether this agent has closed all files of the driver.
     """
 
     problem: str | None = None
     busy_s = 0
     refusal = ""
     is_let_go = _was_asked = False
-    chooses_library = True  # Whether this side names the library
+    chooses_library = True  # Whether this process, not a worker, chooses the library
 
     def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
         self.library = library
@@ -79,7 +79,7 @@ class NvmlClient:
         if self._socket:
             self._socket.settimeout(0)
         self._received = bytearray()
-        """What has been read and is not a whole answer yet."""
+        """Bytes that have been read, but are not a whole answer yet."""
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
@@ -98,7 +98,7 @@ class NvmlClient:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Ask NVML here though the driver is let go; `Release` closes it again soon."""
+        """Allow questions to NVML although the driver is let go; `Release` closes it again."""
         token = _ends.set(True)
         try:
             yield
@@ -107,7 +107,7 @@ class NvmlClient:
             self.is_let_go, self._was_asked = False, True
 
     async def let_go(self, reason: str) -> None:
-        """Close NVML and end the MPS control daemons of no claim; refuse NVML from now on.
+        """Refuse questions from now on; close NVML, and end MPS control daemons without a claim.
 
         NvctError if the worker or a daemon does not end.
         """
@@ -122,14 +122,14 @@ class NvmlClient:
         self.problem, self.is_let_go = None, bool(self.refusal) and not self._was_asked
 
     async def why_apart(self, release: str) -> str:
-        """Return "": this side's NVML is of its own release."""
+        """Return "", because NVML's process is of this agent's own release."""
         del release
         return ""
 
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 
-        Those who ask before NVML has answered anything share its first report. NvmlError if NVML
+        Callers that ask before NVML has answered anything share one report. NvmlError if NVML
         cannot be loaded or initialized, hangs or crashes.
         """
         first = self._first
@@ -168,13 +168,13 @@ class NvmlClient:
         return replace(events, unanswered=named)
 
     async def conditions(self) -> NvmlConditions:
-        """Return what tells whether each GPU is well; one that hangs is missing."""
+        """Return what shows whether each GPU works well; a GPU that hangs is missing."""
         from nvct.host.nvml.sample_model import NvmlConditions  # not before the first list
 
         return await self._ask("conditions", NvmlConditions)
 
     async def preflight(self) -> NvmlPreflight:
-        """Return what tells whether each GPU is as fast as it can be."""
+        """Return what shows whether each GPU is as fast as it can be."""
         from nvct.host.nvml.sample_model import NvmlPreflight  # few nodes ask
 
         return await self._ask("preflight", NvmlPreflight)
@@ -192,18 +192,19 @@ class NvmlClient:
         return await self._ask("mig", MigState)
 
     async def call(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
-        """Make one change, to MIG or to specifications, and return its answer, of a type.
+        """Make one change, of MIG or of specifications; return its answer, checked against a type.
 
         NvctError as `report`, or if the change is refused.
         """
-        # A refused change is no problem of NVML: `problem` stays as it is.
+        # A refused change does not mean that NVML fails: `problem` stays as it is.
         return self._loaded(kind, await asyncio.shield(self._exchange(verb, arguments)), verb)
 
     @contextlib.asynccontextmanager
     async def released(self, limit_s: int) -> AsyncIterator[None]:
-        """Keep NVML without handles while the context lasts; all other requests wait.
+        """Keep NVML's handles closed while the context lasts; all other requests wait.
 
-        NvmlError if the worker does not end. `limit_s`: how long that may be, for those who wait.
+        NvmlError if the worker does not end. `limit_s`: how long the context may last; the callers
+        that wait see it as `busy_s`.
         """
         async with self._lock:
             self.busy_s = limit_s
@@ -218,12 +219,12 @@ class NvmlClient:
     ) -> dict[str, str]:
         """Return why each MPS control daemon is not ready, "" if it is, by its resource.
 
-        It does not need NVML, and does not wait for the daemons. NvctError if the supervisor does
-        not answer, or cannot keep daemons.
+        This does not need NVML, and does not wait for the daemons. NvctError if the supervisor
+        does not answer, or cannot keep daemons.
 
         Args:
             daemons: those that a task wants; those of other tasks stay, and are not returned.
-            starts: whether they are started, and others stopped.
+            starts: whether to start these daemons, and stop the task's other ones.
             owner: the task; "" is the device plugin.
         """
         try:
@@ -234,7 +235,7 @@ class NvmlClient:
         return self._loaded(dict[str, str], state, MPS)
 
     async def engine(self) -> Json:
-        """Return what the container engine says, see `engine_question.ask`."""
+        """Return the answers of the container engines, see `engine_question.ask`."""
         return await asyncio.shield(self._exchange(ENGINE))
 
     async def close(self) -> None:
@@ -248,12 +249,12 @@ class NvmlClient:
             self._socket.close()
 
     def _of_reported(self, known: dict[str, T]) -> dict[str, T]:
-        """Return what is known of the GPUs that were reported last, by UUID."""
+        """Return the known values of the GPUs that were reported last, by UUID."""
         uuids = [gpu.uuid for gpu in self._last.gpus.values()]
         return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
     async def _ask(self, verb: str, kind: type[T]) -> T:
-        # Not canceled with the caller: the answer shows whether NVML still works.
+        # Shielded from the caller's cancellation: the answer shows whether NVML still works.
         try:
             value = await asyncio.shield(self._exchange(verb))
         except ReleasedError:
@@ -284,7 +285,7 @@ class NvmlClient:
                 self.busy_s = 0
 
     async def _request(self, verb: str, call: Mapping[str, Json], limit_s: int) -> Json:
-        """Send a request and return the value of its answer; the lock is held."""
+        """Send a request and return the value of its answer; the caller holds the lock."""
         self._requests += 1
         arguments: Json = {"library": self.library, "limit_s": limit_s, "call": {**call}}
         request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
@@ -300,7 +301,7 @@ class NvmlClient:
             raise self._failure(str(error) or "no answer") from error
 
     async def _answer(self, request: bytes, limit_s: float) -> Json:
-        """Return the answer to a request; the supervisor sees to its limit."""
+        """Return the answer to a request; the supervisor enforces the limit."""
         del limit_s
         connection = await self._connection()
         await asyncio.get_running_loop().sock_sendall(connection, request)
@@ -310,7 +311,7 @@ class NvmlClient:
                 return answer
 
     async def _message(self, connection: socket.socket) -> bytes:
-        """Return the next answer; if this is canceled, the rest is read the next time."""
+        """Return the next answer; if this is canceled, the next call reads on."""
         while len(self._received) < messages.HEADER:
             await self._receive(connection)
         size = messages.HEADER + messages.length_of(bytes(self._received[: messages.HEADER]))
@@ -321,10 +322,10 @@ class NvmlClient:
         return answer
 
     async def _receive(self, connection: socket.socket) -> None:
-        """Read what there is, once there is something.
+        """Read bytes, or wait until there are some.
 
-        Nothing is awaited between reading and keeping: `sock_recv` loses what it has read if it is
-        canceled in that moment.
+        There is no await between reading and keeping the bytes: `sock_recv` loses what it has read
+        if it is canceled in that moment.
         """
         try:
             chunk = connection.recv(CHUNK)

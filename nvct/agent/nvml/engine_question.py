@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container engine the kubelet of this node uses: asked by a program of its own.
+"""Asks which container engine the kubelet of this node uses, by a program of its own.
 
-Contract: without gRPC, which NVML's processes must not load. It opens only the well-known sockets.
+Contract: no gRPC, which NVML's processes must not load. The program opens only well-known sockets.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ SOCKETS = (
     "run/k0s/containerd.sock",
     "var/snap/microk8s/common/run/containerd.sock",
 )
-"""Of engines for a kubelet, below the host's root."""
+"""Sockets of engines that a kubelet can use, below the host's root."""
 LIMIT_S = 5.0
 
 
 def roots(env: Mapping[str, str]) -> list[str]:
-    """Return where the host's root may be: mounted, or this process's own."""
+    """Return the folders where the host's root may be: mount points, or this process's root."""
     named = (env.get(HOST_ROOT_ENV), env.get(ROOT_ENV), "/driver-root", "/")
     return [root for root in dict.fromkeys(named) if root and os.path.isdir(root)]
 
 
 def ask(host_roots: Iterable[str]) -> Json:
-    """Return what the engines say, by their sockets, with the first root that has one.
+    """Return the engines' answers by socket, below the first root that has a socket.
 
-    The value of a socket has the members name, version and config; {} if no engine answers.
+    An answer has the members name, version and config; {} if no engine answers.
     """
-    import subprocess  # few ask
+    import subprocess  # few nodes need it
 
     for root in host_roots:
         paths = [f"{root.rstrip('/')}/{socket}" for socket in SOCKETS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU that hangs stays in NVML's reports as it was reported last."""
+"""Keeps a GPU that hangs in NVML's reports, as it was reported last."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from nvct.host.nvml.model import NvmlGpu, NvmlReport
 
 
 class LastGpus:
-    """The GPUs that one driver has reported, by index."""
+    """The GPUs that one driver version has reported, by index."""
 
     def __init__(self) -> None:
         self.gpus: dict[str, NvmlGpu] = {}
         self._driver = ""
 
     def is_of(self, report: NvmlReport) -> bool:
-        """Return whether a report is of the driver that these GPUs are of."""
+        """Return whether a report is of the driver version that reported these GPUs."""
         return self._driver == report.driver_version
 
     def in_report(self, report: NvmlReport) -> NvmlReport:
-        """Return a report with the GPUs that hang, which becomes the last one."""
+        """Return a report completed by the GPUs that hang; remember its GPUs."""
         before = self.gpus if self.is_of(report) else {}
         self._driver = report.driver_version
         hanging = {index: before[index] for index in report.unanswered if index in before}
@@ -37,5 +37,5 @@ class LastGpus:
 
 
 def _kept(gpu: NvmlGpu | None) -> str:
-    """Return the end of a sentence: what a GPU that hangs counts as."""
-    return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
+    """Return the end of the sentence about a GPU that hangs."""
+    return f"{gpu.uuid} is shown as it was" if gpu else "it has never been reported"

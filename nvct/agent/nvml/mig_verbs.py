@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent without rights may have the container with NVML do to MIG: few fixed verbs.
+"""The few verbs by which an agent without rights lets NVML's worker change MIG.
 
-A verb names GPUs by UUID, or to reset them by PCI address, and instances by number; never a
-file or a program. `CALLS` has the arguments of each, which `nvct.typed` reads: the agent reads
-labels and files that others write.
+A verb names GPUs by UUID, or for a reset by PCI address, and instances by number; never a file or
+a program. `nvct.typed` checks the arguments against `CALLS`, because the agent reads labels and
+files that others write.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 HOLDERS = "mig_holders"  # The verb that finds the processes that have GPUs open
-RESET = "mig_reset"  # The verb that resets GPUs; NVML's handles are closed
+RESET = "mig_reset"  # The verb that resets GPUs, and closes NVML's handles before
 NODES = "mig_nodes"  # The verb that makes the device nodes of MIG devices that lack one
 RESET_LIMIT_S = 300  # The longest deadline of RESET, in seconds
-LIMIT_S = 60  # Of NVML's own calls
+LIMIT_S = 60  # Limit for NVML's own calls
 Instance: TypeAlias = tuple[str, int, int]  # UUID of a GPU, ids of GPU and compute instance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holders:
-    """The call of HOLDERS; `instances` None stands for the whole GPUs and all their instances."""
+    """The arguments of HOLDERS; `instances` None is the whole GPUs and all their instances."""
 
     gpus: tuple[str, ...]
     instances: tuple[Instance, ...] | None = None
@@ -42,14 +42,14 @@ class Holders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """The call of RESET: PCI addresses."""
+    """The arguments of RESET: PCI addresses."""
 
     gpus: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nothing:
-    """The call of a verb without arguments."""
+    """The arguments of a verb that has none."""
 
 
 CALLS: Mapping[str, type] = {
@@ -72,7 +72,7 @@ def request_holders(
 
 
 def holders(session: NvmlSession, roots: Roots, call: Holders) -> Json:
-    """Return the answer to HOLDERS: processes but those of this container's."""
+    """Return the answer to HOLDERS: all processes except those of this container."""
     from nvct.mig import holders as processes
 
     gpus = [gpu for gpu in session.mig().gpus if gpu.uuid in call.gpus]
@@ -82,10 +82,10 @@ def holders(session: NvmlSession, roots: Roots, call: Holders) -> Json:
 
 
 def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
-    """Reset GPUs by their PCI addresses, as RESET asks for it, if no process has one open.
+    """Reset the GPUs of a RESET call, if no process has one open.
 
-    Once NVML is closed, that is none of this container's either: an MPS control daemon counts.
-    NvmlError if NVML has no such GPU; HostError if a process has one open, or it fails.
+    After NVML is closed, processes of this container count too, such as an MPS control daemon.
+    NvmlError if NVML does not know a GPU; HostError if a process has one open, or the reset fails.
     """
     from nvct.mig import holders as processes
     from nvct.mig import smi
@@ -93,7 +93,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
     session.limit_s = LIMIT_S
     gpus = [gpu for gpu in session.mig().gpus if gpu.bus_id in call.gpus]
     if len(gpus) != len(call.gpus):
-        raise NvmlError("NVML does not know all GPUs that are to be reset")
+        raise NvmlError("NVML does not know all the GPUs to reset")
     session.close()
     if found := smi.blocking(processes.holders(roots, gpus)):
         raise smi.in_use(found)
@@ -102,7 +102,7 @@ def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:
 
 
 def make_nodes(roots: Roots) -> None:
-    """Make the device nodes that MIG devices lack, without setuid; HostError if that fails."""
+    """Make missing device nodes of MIG devices, without a setuid program; HostError on failure."""
     from nvct.host import device_nodes
     from nvct.host.model import Findings
     from nvct.linux.kernel import KERNEL

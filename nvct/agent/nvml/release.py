@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closes this agent's handles of NVML while somebody else needs the GPUs, or the driver, unused.
+"""Closes this agent's NVML handles while somebody else needs the GPUs, or the driver, unused.
 
-A MIG mode can change, and a GPU be reset, only while nobody has the GPU open. The agent's own MIG
-manager uses the same session, and needs none of this. Requests wait meanwhile.
+A MIG mode can change, and a GPU can be reset, only while nobody has the GPU open. Meanwhile,
+requests to NVML wait. The agent's own MIG manager uses the same session, and needs none of this.
 
-A driver can be replaced only while nobody has any of its files open, which takes longer: requests
-are refused meanwhile, see `NvmlClient.let_go`. Two ask for it: a file, which `nvct agent release`
-writes, with a time at which it ends by itself; and the labels of a Node, by the protocol of
-NVIDIA's driver manager (k8s-driver-manager, cmd/driver-manager/main.go). The end of both does not
-bring a driver: until one is loaded, for a time, devices are still those that come back.
+A driver can be replaced only while nobody has any of its files open. That takes longer, so
+requests are refused meanwhile, see `NvmlClient.let_go`. Two things ask for it: a file, which
+`nvct agent release` writes, with a time at which the request expires; and the labels of the Node,
+by the protocol of NVIDIA's driver manager (k8s-driver-manager, cmd/driver-manager/main.go). When
+neither asks for it any longer, the new driver may still be missing: the agent refuses requests
+until one is loaded, for LOADING_S at most.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig import pause
 
 LOOK_S = 0.2
-"""How often the announcement is looked at while there is one, or where nothing reports one."""
+"""Between two looks at an announced change, and at the folder if inotify does not report."""
 RETRY_S = 5.0
 LIMIT_S = 300  # How long a change may keep others waiting; the reset of a GPU takes most of it
 NOT_YET = f"{REPLACED}: NVML does not answer yet"
 FILE = "driver-release.json"
-LONGEST_S = 24 * 3600  # How long a request may last: the option --limit has no more
+LONGEST_S = 24 * 3600  # How long a request may last: the most that --limit takes
 FILE_LIMIT = 1 << 10  # Bytes of the file that are read
-LOADING_S = 900.0  # How long a driver is waited for: a driver container may compile its modules
+LOADING_S = 900.0  # How long to wait for a driver: a driver container may compile its modules
 FILES_S, FILES_LOOK_S = 120.0, 1.0
-"""How long NVML is waited for with a loaded module: a driver container that keeps the module takes
-its folder away and brings it again; and how often NVML is asked."""
+"""How long to wait for NVML with a loaded module, and between two questions: a driver container
+that keeps the module removes its folder and brings it back."""
 DEPLOY = "nvidia.com/gpu.deploy."
 PAUSED = "paused-for-driver-upgrade"
-"""The value of a label that was "true"; another value, but "false", has it as a suffix after _."""
+"""A paused label's value if it was "true"; other values, except "false", get it as a suffix."""
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 UPGRADING = ("pod-deletion-required", "drain-required", "node-maintenance-required",
              "pod-restart-required")  # fmt: skip
@@ -54,7 +55,7 @@ pkg/upgrade/consts.go)."""
 
 
 class Release:
-    """Who wants the GPUs or the driver unused, and that this process obeys."""
+    """Closes NVML in this process while somebody needs the GPUs or the driver unused."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Release:
         self._retry_at = self._ask_at = 0.0
 
     def see(self, node: dict[str, Any] | None) -> None:
-        """Take what a Node is now; None, if it is deleted, changes nothing."""
+        """Remember a Node as it is now; None, for a deleted one, changes nothing."""
         self._node = node or self._node
 
     async def follow(self) -> None:
@@ -85,14 +86,14 @@ class Release:
                 await changes.wait([self._folder], LOOK_S)
 
     async def look(self) -> None:
-        """Let the driver go, or take it again, if that has to be done now."""
+        """Let the driver go, or use it again, if it is time for that."""
         client, reason = self._client, self._why()
         if reason and not client.refusal and pause.read(self._folder):
-            return  # a change of MIG ends first: half of it would be worse
+            return  # let a change of MIG end first, because half of it would be worse
         if not reason and client.refusal:
             reason = await self._why_not_yet()
         if not reason and client.refusal:
-            self._journal.info("a driver is there again: NVML is used from now on")
+            self._journal.info("a driver is there again: this agent uses NVML from now on")
         client.refusal, client.is_let_go = reason, client.is_let_go and bool(reason)
         if not reason or client.is_let_go or self._clock() < self._retry_at:
             return
@@ -101,11 +102,11 @@ class Release:
             if reason != NOT_YET:
                 self._journal.info(f"NVML is closed: {reason}")
         except NvctError as error:
-            self._journal.warning(f"the driver is still in use by this agent: {error.message}")
+            self._journal.warning(f"this agent still uses the driver: {error.message}")
             self._retry_at = self._clock() + RETRY_S
 
     def _why(self) -> str:
-        """Return why the driver is not to be used now, "" if it may be."""
+        """Return why the driver must not be used now, "" if it may be."""
         now, is_loaded = self._clock(), self._has_driver()
         reason = of_file(self._folder, now) or (
             of_labels(self._node, by_state=not self._is_replaced) if self._node else ""
@@ -120,9 +121,9 @@ class Release:
         return reason
 
     async def _why_not_yet(self) -> str:
-        """Return why a driver whose module is loaded is not used yet, "" if NVML answers.
+        """Return why a loaded driver cannot be used yet, "" if NVML answers or the wait is over.
 
-        Where this side names the library, a task does that when it looks at the machine.
+        Also "" if this process chooses the library, which a task does at its next look.
         """
         if self._client.chooses_library:
             return ""
@@ -138,7 +139,7 @@ class Release:
         return ""
 
     async def _release_gpu(self) -> None:
-        """Release NVML for the change of MIG that is announced."""
+        """Close NVML for an announced change of MIG, until that ends."""
         try:
             async with self._client.released(LIMIT_S):
                 self._journal.info("NVML is closed while another program changes MIG")
@@ -155,9 +156,9 @@ class Release:
 
 
 def request(limit_s: int, folder: str) -> None:
-    """Ask the agent of this node to let go of the driver, for a time at most.
+    """Ask the agent of this node to let go of the driver, for `limit_s` at most.
 
-    HostError if that cannot be written; UnsafePathError if the folder is a link or a file.
+    HostError if the request cannot be written; UnsafePathError if the folder is a link or a file.
     """
     document = json.dumps({"until": time.monotonic() + limit_s})
     try:
@@ -170,7 +171,7 @@ def request(limit_s: int, folder: str) -> None:
 def withdraw(folder: str) -> bool:
     """Let the agent of this node use the driver again; return whether there was a request.
 
-    HostError if that cannot be written; UnsafePathError if the folder is a link or a file.
+    HostError if the request cannot be removed; UnsafePathError if the folder is a link or a file.
     """
     try:
         with SharedFolder.open(folder) as shared:
@@ -189,7 +190,7 @@ def _failure(what: str, error: OSError) -> HostError:
 
 
 def of_file(folder: str, now: float) -> str:
-    """Return why the driver is not to be used, by the file of `nvct agent release`, "" if not so.
+    """Return why the file of `nvct agent release` forbids the driver's use, "" if it does not.
 
     `now`: by the clock of `time.monotonic`, which all processes of a host share.
     """
@@ -204,10 +205,10 @@ def of_file(folder: str, now: float) -> str:
 
 
 def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
-    """Return why the driver is not to be used, by the labels of a Node, "" if it may be.
+    """Return why the labels of a Node forbid the use of the driver, "" if they do not.
 
-    `by_state`: whether the state of the upgrade counts. It changes late: when the driver's pod is
-    Ready.
+    `by_state`: whether the label of the upgrade's state counts. It changes late: only when the
+    driver's pod is Ready.
     """
     labels = node["metadata"].get("labels") or {}
     paused = sorted(
@@ -223,6 +224,6 @@ def of_labels(node: dict[str, Any], *, by_state: bool) -> str:
 
 
 def _wants_gpu(folder: str) -> bool:
-    """Return whether another program changes a GPU of which no MIG device stays."""
+    """Return whether another program changes a GPU so that none of its MIG devices stays."""
     announced = pause.read(folder, of_others=True)
     return any(not instances for instances in announced.values())

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process from which NVML's workers are started: it has no threads and no gRPC.
+"""The supervisor: the process that starts NVML's workers. It has no threads and no gRPC.
 
-A process with threads must not fork, and gRPC starts threads; so the agent forks this process
-first. It passes requests on to a session, which has the deadline and kills a worker that hangs.
+A process with threads must not fork, and gRPC starts threads; so the agent forks the supervisor
+first. It passes requests on to a session, which enforces the deadline and kills a worker that
+hangs.
 
-The protocol is that of `nvct.host.nvml.messages`; the arguments of a request are its own::
+The protocol is that of `nvct.host.nvml.messages`, with these arguments of a request::
 
     request  {"id": 1, "verb": "report",
               "arguments": {"library": "/usr/lib/...", "limit_s": 60, "call": {}}}
 
-`CALLS` has the type of each verb's `call`. Nothing is done before the whole request is that of a
-verb; what is none, is answered by an error. A supervisor that serves another container chooses the
-library itself, and has the verbs of `nvct.agent.nvml.mig_verbs` for what that container has no
-right to do, and those of `nvct.agent.nvml.host_verbs`.
+`CALLS` has the type of each verb's `call`. The whole request is checked before anything is done; a
+malformed one is answered by an error. A supervisor that serves another container chooses the
+library itself, and has the verbs of `nvct.agent.nvml.mig_verbs` and `nvct.agent.nvml.host_verbs`
+for what that container has no right to do.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 HELLO = "hello"
-"""The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
-PROTOCOL = 3  # Another number for each change of what the verbs take and answer
+"""The first verb of an agent in another container; answered by `Hello`. Its form never changes."""
+PROTOCOL = 3  # To be raised with each change of what the verbs take and answer
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
@@ -65,18 +66,18 @@ CALLS: Mapping[str, type] = {
     **host_verbs.CALLS,
     MPS: Wanted,
 }  # fmt: skip
-"""The arguments of each verb."""
+"""The type of each verb's arguments."""
 LIMIT_S = 60  # The longest deadline that a request may give a call, in seconds
 
 
 def start() -> WorkerProcess:
-    """Start the supervisor. To be called before this process has any thread."""
+    """Start the supervisor; call this before the process has any other thread."""
     return WorkerProcess(serve)
 
 
 def serve(connection: socket) -> None:
-    """Answer requests until the connection is closed; MalformedMessageError for what is none."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
+    """Answer requests until the connection is closed; MalformedMessageError for a bad message."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # meant for the agent: `pkill -HUP` finds both
     supervisor = Supervisor(ask_engine=partial(ask_engine, os.environ))
     try:
         while True:
@@ -88,15 +89,15 @@ def serve(connection: socket) -> None:
 
 
 def ask_engine(env: Mapping[str, str]) -> Json:
-    """Return what the container engine of an environment's host says."""
-    from nvct.agent.nvml import engine_question  # few nodes ask
+    """Return the answers of the container engines on the host that an environment describes."""
+    from nvct.agent.nvml import engine_question  # few nodes need it
 
     return engine_question.ask(engine_question.roots(env))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The arguments of a request; `call` are those of its verb."""
+    """The arguments of a request; `call` has those of its verb."""
 
     library: str
     limit_s: int
@@ -105,18 +106,18 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """What a worker says of itself: the release it was installed with, see `RELEASE_ENV`."""
+    """The worker's protocol, and the release it was installed with, see `RELEASE_ENV`."""
 
     protocol: int
     release: str
 
 
 class Supervisor:
-    """One session with NVML, and the answers to requests.
+    """Answers requests, by one session with NVML.
 
     `find_library`: returns the library, which only root can change, or raises DriverNotFoundError;
-    None takes the one that a request names. `find_roots`, `host`: return this machine's roots, and
-    look and write for an agent, if requests come from another container.
+    None takes the library that a request names. Only if requests come from another container:
+    `find_roots` returns this machine's roots, and `host` reads and writes its files.
     """
 
     def __init__(
@@ -133,14 +134,14 @@ class Supervisor:
         self._host = host
         self.hello = Hello(protocol=PROTOCOL, release=release)
         if host is not None:
-            host.pids = frozenset()  # none before NVML has named some
+            host.pids = frozenset()  # none until NVML has named some
         self._gpus = LastGpus()
         self._session: NvmlSession | None = None
         self._library_of_session: tuple[str, str | None] | None = None
         self._keeper: KeeperProcess | None = None
 
     def answer(self, message: Json) -> Json:
-        """Return the answer to a request; the id of what is none is 0."""
+        """Return the answer to a request, with id 0 if the request is malformed."""
         number = 0
         try:
             number, verb, arguments = messages.request_of(message)
@@ -154,7 +155,7 @@ class Supervisor:
         return {"id": number, "error": {**errors.to_dict(failure)}}
 
     def close(self) -> None:
-        """End the worker, unless it waits in the kernel: it ends with a reboot, or by itself."""
+        """End the worker; one that hangs in the kernel stays until it returns, or a reboot."""
         if self._session is not None:
             with contextlib.suppress(NvmlError):
                 self._session.close()
@@ -197,13 +198,13 @@ class Supervisor:
         return value
 
     def _report(self, limit_s: int) -> NvmlReport:
-        """Return what NVML reports; a GPU that hangs is in it as it was before."""
+        """Return what NVML reports; a GPU that hangs is in the report as it was before."""
         session = self._with_library(self._library("report", ""))
         session.limit_s = limit_s
         return self._gpus.in_report(session.ask("report", NvmlReport))
 
     def _roots(self, verb: str) -> Roots:
-        """Return this machine's roots for such an agent, else refuse the verb."""
+        """Return this machine's roots; refuse the verb if the agent is in the same container."""
         return _allowed(self._find_roots, verb)()
 
     def _mps(self, wanted: Wanted) -> Json:
@@ -214,7 +215,7 @@ class Supervisor:
         return {**self._keeper.exchange(wanted)}
 
     def _library(self, verb: str, named: str) -> tuple[str, str | None]:
-        """Return path and root of the library: looked for where the driver may have changed."""
+        """Return path and root of the library; `report` looks for it again."""
         if self._find_library is None:
             return named, None
         if self._library_of_session is not None and verb != "report":
@@ -227,7 +228,7 @@ class Supervisor:
             raise NvmlError(error.message, hint=error.hint) from error
 
     def _with_library(self, library: tuple[str, str | None]) -> NvmlSession:
-        """Return the session with a library, which ends that with another one."""
+        """Return the session with a library; end a session with another one."""
         if self._session is not None and self._library_of_session != library:
             self._session.close()
             self._session = None
@@ -244,13 +245,13 @@ def _allowed(service: T | None, verb: str) -> T:
 
 
 def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
-    """Return the arguments of a request, and those of its verb, by `CALLS`.
+    """Return the arguments of a request, and those of its verb, whose type `CALLS` has.
 
-    MalformedError if there is no such verb, or an argument is wrong.
+    MalformedError if the verb is unknown, or an argument is wrong.
     """
     kind = CALLS.get(verb)
     if kind is None:
-        raise MalformedError(f"there is no verb {verb[:40]!a}")
+        raise MalformedError(f"the verb {verb[:40]!a} is unknown")
     given = typed.load(Arguments, arguments, "arguments")
     longest_s = mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S
     if not 0 < given.limit_s <= longest_s:
@@ -260,8 +261,8 @@ def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
 
 
 def _pids(samples: Json) -> frozenset[int]:
-    """Return the processes that have a GPU, of samples as NVML's process sends them."""
-    from nvct.host.nvml.sample_model import NvmlSamples  # one task asks
+    """Return the pids of the processes that have a GPU, from the samples of NVML's process."""
+    from nvct.host.nvml.sample_model import NvmlSamples  # one task needs it
 
     known = typed.load(NvmlSamples, samples, "samples")
     return frozenset(process.pid for gpu in known.gpus for process in gpu.processes)

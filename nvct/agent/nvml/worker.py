@@ -2,12 +2,11 @@
 """`nvct agent worker`: NVML for an agent in another container, over a Unix socket.
 
 The agent's container then needs no device and no privilege, and in a pod of its own it sees no
-process of the host; this one needs no token and no network, and leaves its network namespace. It
-knows the verbs of `nvct.host.nvml.worker`, the one that ends NVML's process, and those of
-`nvct.agent.nvml.mig_verbs`. It chooses the library itself: nothing that the agent sends names a
-file, and only root can change what it loads. The protocol is that of `nvct.agent.nvml.supervisor`.
+process of the host. The worker needs no token and no network, and leaves its network namespace.
+Its protocol and verbs are those of `nvct.agent.nvml.supervisor`. It chooses the library itself: no
+request names a file, and only root can change what the worker loads.
 
-A process with one thread, as it forks NVML's process. Only root is served.
+The worker has one thread, because it forks NVML's process. It serves only root.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ if TYPE_CHECKING:
     from nvct.agent.core.logs import Log
     from nvct.host.nvml.library import Library
 
-CONNECTIONS = 8  # Open at once; one more ends the oldest. An agent has one
+CONNECTIONS = 8  # Open at once; one more ends the oldest. An agent has only one
 MESSAGE_S = 1.0
-"""How long a client may take to send a request that it has begun, or to take its answer."""
+"""How long a client may take to send the rest of a request, or to take its answer."""
 MARGIN_S = 3
-"""How much earlier than its pod must have ended the worker ends: later than an agent that serves
-on, see `nvct.agent.core.instance`."""
+"""The worker ends so long before its pod must have ended. That is after an agent that serves on,
+see `nvct.agent.core.instance`."""
 SUCCESSOR_S = 10
-"""How long a worker in a pod of its own waits for the one that replaces it: that has started."""
-LOOK_S = 1  # How often it looks for that, and how long that may take to say which it is
+"""How long a worker in a pod of its own waits until the worker that replaces it has started."""
+LOOK_S = 1  # Between two looks for that worker, which may take as long to name its release
 PEER = struct.Struct("3i")  # pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)
 
 
@@ -63,8 +62,8 @@ class Worker:
         grace_s: int = GRACE_S,
         own_path: str = "",
     ) -> None:
-        # grace_s: how long the pod may take to end. own_path: of the socket, if this is a pod
-        # without the agent; else "".
+        # grace_s: how long the pod may take to end. own_path: path of the socket if the agent is
+        # in another pod, else "".
         self._own_path = own_path
         self._file = _file(own_path)
         self._end_s = max(1, grace_s - MARGIN_S)
@@ -76,12 +75,12 @@ class Worker:
         self._looks = SUCCESSOR_S // LOOK_S
 
     def end(self) -> None:
-        """Raise SystemExit here, or in `serve` when no agent is connected any more.
+        """Raise SystemExit now, or in `serve` when the last agent has disconnected.
 
         Both containers of a pod get a signal at once, and an agent may serve on for a while. In a
-        pod of its own, the worker ends when a newer one of the same release runs, and stays if
-        that is of another release: the agent is replaced, too. Without a newer one it ends,
-        because nothing replaces a pod that is deleted before it has ended.
+        pod of its own, the worker ends when a newer worker of the same release runs. It stays for
+        the agent if the newer one is of another release, because then the agent is replaced, too.
+        If there is no newer one it ends, because a deleted pod is replaced only after its end.
         """
         self._is_ending = True
         if not self._clients:
@@ -89,7 +88,7 @@ class Worker:
         signal.alarm(LOOK_S if self._own_path else self._end_s)
 
     def on_alarm(self) -> None:
-        """Raise SystemExit, here or after the answer that is being made, unless it has to stay."""
+        """Raise SystemExit, now or after the answer in progress, unless the worker has to stay."""
         self._looks -= 1
         if not self._own_path or self._looks < 0:
             sys.exit(0)
@@ -112,7 +111,7 @@ class Worker:
                 for key, _ in self._selector.select():
                     if key.fileobj is self._listener:
                         self._accept()
-                    elif key.fileobj in self._clients:  # it was not ended a moment ago
+                    elif key.fileobj in self._clients:  # this loop may have closed it
                         self._answer(key.fileobj)
         finally:
             self._supervisor.end()
@@ -122,7 +121,7 @@ class Worker:
         data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
         pid, uid, _gid = PEER.unpack(data)
         if uid != os.geteuid():
-            self._log.warning(f"process {pid} of user {uid} is refused")
+            self._log.warning(f"process {pid} of user {uid} is refused: only root is served")
             client.close()
             return
         if len(self._clients) == CONNECTIONS:
@@ -143,14 +142,14 @@ class Worker:
             self._end(client, "it takes too long")
         except messages.MalformedMessageError as error:
             self._end(client, str(error))
-        except Exception as error:  # whatever a client does, the others are served
+        except Exception as error:  # whatever one client does, the others are served
             self._end(client, f"unexpected {type(error).__name__}: {error}")
         self._is_answering = False
         if self._ends_next:
             sys.exit(0)
 
     def _end(self, client: socket.socket, reason: str) -> None:
-        """End a connection; without one there is no use for NVML's handles."""
+        """End a connection; close NVML's handles with the last one."""
         self._log.info(f"a connection ends: {reason}")
         self._selector.unregister(client)
         self._clients.remove(client)
@@ -162,9 +161,9 @@ class Worker:
 
 
 def listen(path: str) -> socket.socket:
-    """Return a listening socket for this user alone, in place of one that a dead process left.
+    """Return a listening socket for this user only; replace one that a dead process left.
 
-    The agent, which has fewer rights, may change the folder. OSError if it cannot be made;
+    The agent, which has fewer rights, can change the folder. OSError if the socket cannot be made;
     UnsafePathError if the folder is a link or a file.
     """
     folder, name = split(path)
@@ -173,7 +172,7 @@ def listen(path: str) -> socket.socket:
 
 
 def _file(path: str) -> tuple[int, int] | None:
-    """Return what a path leads to, None if there is nothing."""
+    """Return device and inode of a path, None if it does not exist."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -182,7 +181,10 @@ def _file(path: str) -> tuple[int, int] | None:
 
 
 def _release_of(path: str) -> str | None:
-    """Return the release of the worker that listens on a path, None if it does not answer."""
+    """Return the release of the worker that listens on a path.
+
+    None if it does not answer, "" if it speaks another protocol.
+    """
     with socket.socket(socket.AF_UNIX) as connection:
         until = time.monotonic() + LOOK_S
         try:
@@ -193,13 +195,13 @@ def _release_of(path: str) -> str | None:
             return typed.load(Hello, answer, HELLO).release
         except (OSError, EOFError):
             return None
-        except (NvctError, typed.MalformedError):  # of another protocol
+        except (NvctError, typed.MalformedError):
             return ""
 
 
 def main() -> None:
-    """Run the program with the settings of the environment, which `nvct agent worker` makes."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # process 1 of a container ignores it
+    """Run the worker with the environment that `nvct agent worker` has made."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # else PID 1 of a container ignores it
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     program.unblock()
     try:
@@ -243,8 +245,8 @@ def _leave_network(journal: Log) -> None:
 def _library(env: Mapping[str, str]) -> Library:
     """Return the driver's NVML.
 
-    DriverNotFoundError if there is none; HostError if the installer's file names another root than
-    the chart.
+    DriverNotFoundError if it is missing; HostError if the installer's file names another root than
+    the environment.
     """
     from nvct.host.nvml import library
 

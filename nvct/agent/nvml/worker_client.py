@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVML in another container, which may end and start again: `nvct agent worker`.
+"""The client of `nvct agent worker`: NVML in another container, which may end and start again.
 
-A connection begins with the verb `hello`: a worker of another protocol is not asked. Agent and
-worker may be pods of their own, and an upgrade replaces one before the other. So an agent that
-starts waits for the worker that was installed with it; one that serves takes any.
+A connection begins with the verb `hello`: a worker of another protocol gets no further request.
+Agent and worker may be separate pods, and an upgrade replaces one before the other. So an agent
+that starts waits for the worker of its own release; one that serves accepts any release.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from nvct.host.nvml import messages
 from nvct.oci.jsontext import Json
 
 SLACK_S = 10
-"""More than a call's limit: until a worker in another container has killed its process."""
+"""Added to a call's limit: time for the worker to kill a process of NVML that hangs."""
 
 
 class NvmlWorkerClient(NvmlClient):
-    """NVML by a worker's socket. The library is that of the other container."""
+    """Asks NVML through a worker's socket; the worker chooses the library."""
 
     chooses_library = False
 
@@ -35,12 +35,12 @@ class NvmlWorkerClient(NvmlClient):
         self._ends = 0
 
     async def why_apart(self, release: str) -> str:
-        """Return why the worker is not the one that was installed with this agent, "" if it is."""
+        """Return why the worker is not of this agent's release, "" if it is."""
         async with self._lock:
             reason = await self._why_apart(release)
             self.problem = reason or None  # None: NVML was not asked
             if reason:
-                self._disconnect()  # the other one listens on the same path
+                self._disconnect()  # the right one will listen on the same path
             return reason
 
     async def _why_apart(self, release: str) -> str:
@@ -54,11 +54,11 @@ class NvmlWorkerClient(NvmlClient):
             return ""
         return (
             f"NVML's worker on {self._path} was installed with {self._release or 'nothing'}, "
-            f"this agent with {release}: its own worker is waited for"
+            f"this agent with {release}: it waits for its own worker"
         )
 
     async def _answer(self, request: bytes, limit_s: float) -> Json:
-        """Return the answer; a connection without one in time is not used again."""
+        """Return the answer; close the connection if none comes in time."""
         limit_s += SLACK_S
         try:
             return await within(limit_s, self._of_living(request, limit_s))
@@ -74,7 +74,7 @@ class NvmlWorkerClient(NvmlClient):
             raise
 
     async def _of_living(self, request: bytes, limit_s: float) -> Json:
-        """Return the answer of the worker, or of the next one if it ended before it read."""
+        """Return the worker's answer, or the next worker's if this one ended before reading."""
         try:
             return await super()._answer(request, limit_s)
         except (BrokenPipeError, ConnectionResetError):
@@ -103,16 +103,16 @@ class NvmlWorkerClient(NvmlClient):
         await asyncio.get_running_loop().sock_sendall(connection, request)
         answer = messages.decode(await self._message(connection))
         try:
-            told = typed.load(Hello, messages.value_of(answer, 0), HELLO)
+            hello = typed.load(Hello, messages.value_of(answer, 0), HELLO)
         except (NvctError, typed.MalformedError):
-            told = Hello(protocol=0, release="")
-        if told.protocol != PROTOCOL:
+            hello = Hello(protocol=0, release="")
+        if hello.protocol != PROTOCOL:
             raise NvmlError(
-                f"NVML's worker on {self._path} speaks protocol {told.protocol or 'unknown'}, "
+                f"NVML's worker on {self._path} speaks protocol {hello.protocol or 'unknown'}, "
                 f"this agent {PROTOCOL}",
-                hint="both have to be of one version of nvct: upgrade the other one, too",
+                hint="agent and worker must be of one version of nvct: upgrade the older one",
             )
-        return told.release
+        return hello.release
 
     def _failure(self, reason: str) -> NvmlError:
         times = "once" if self._ends == 1 else f"{self._ends} times"

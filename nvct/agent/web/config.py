@@ -2,8 +2,8 @@
 """Reads a web configuration: TLS, users and headers of an HTTP server.
 
 The format is that of Prometheus' exporter-toolkit, which its exporters and NVIDIA's read
-(github.com/prometheus/exporter-toolkit, docs/web-configuration.md, 2026-07). Unlike there, a
-client certificate that is asked for is always verified.
+(github.com/prometheus/exporter-toolkit, docs/web-configuration.md, 2026-07). Unlike
+exporter-toolkit, this always verifies a client certificate that it asks for.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ BCRYPT = re.compile(r"\$2[abxy]?\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebConfig:
-    """How a server protects itself."""
+    """TLS, users, headers and rate limit of a server."""
 
     tls: ssl.SSLContext | None = None
     # a client's certificate must have one of these names; empty for any
     sans: frozenset[str] = frozenset()
-    # bcrypt hashes of passwords; empty if everybody may ask
+    # bcrypt hashes of passwords by user; empty if everybody may ask
     users: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     interval_s: float = 0.0  # between two requests in the long run; 0 for no limit
     burst: int = 0
-    files: tuple[str, ...] = ()  # whose change makes this out of date
+    files: tuple[str, ...] = ()  # the sources: a change of one makes this out of date
 
 
 def read(path: str) -> WebConfig:
-    """Return the configuration of a file and of those it names; DocumentError if one is wrong."""
+    """Return the configuration in a file and the files it names; DocumentError if one is wrong."""
     document = yaml_file.load(path, WHAT)
     tables = _tables({} if document is None else document, path)
     tls, rate = tables["tls_server_config"], tables["rate_limit"]
@@ -100,7 +100,7 @@ def read(path: str) -> WebConfig:
 
 def _tables(document: object, path: str) -> dict[str, dict[str, Any]]:
     if not isinstance(document, dict):
-        raise DocumentError(f"{WHAT} {path} is no table")
+        raise DocumentError(f"{WHAT} {path} is not a table")
     tables: dict[str, dict[str, Any]] = {name: {} for name in KEYS}
     for name, table in document.items():
         if name not in KEYS:
@@ -108,9 +108,9 @@ def _tables(document: object, path: str) -> dict[str, dict[str, Any]]:
         if table is None:
             continue
         if not isinstance(table, dict):
-            raise DocumentError(f"{WHAT} {path}: {name} is no table")
+            raise DocumentError(f"{WHAT} {path}: {name} is not a table")
         keys = KEYS[name]
-        for key, value in table.items() if keys else ():  # names of users are not in a list
+        for key, value in table.items() if keys else ():  # a user can have any name
             if key not in keys:
                 raise DocumentError(f"{WHAT} {path}: unknown key {name}.{key}")
             if value is not None and type(value) not in keys[key]:
@@ -126,7 +126,7 @@ def _context(tls: Mapping[str, Any], path: str) -> ssl.SSLContext | None:
         return None
     for name in ("cert", "key"):
         if bool(tls.get(name)) is bool(tls.get(f"{name}_file")):
-            raise DocumentError(f"{WHAT} {path}: set one of {name} and {name}_file")
+            raise DocumentError(f"{WHAT} {path}: set either {name} or {name}_file")
     auth = tls.get("client_auth_type", "")
     if auth not in CLIENT_AUTH:
         raise DocumentError(
@@ -146,11 +146,11 @@ def _context(tls: Mapping[str, Any], path: str) -> ssl.SSLContext | None:
     try:
         _restrict(context, tls, path)
         with _as_file(tls, "cert") as cert, _as_file(tls, "key") as key:
-            context.load_cert_chain(cert, key, password=lambda: b"")  # no prompt for one
+            context.load_cert_chain(cert, key, password=lambda: b"")  # no prompt
         if has_ca:
             with _as_file(tls, "client_ca") as authority:
                 context.load_verify_locations(authority)
-        elif verifies:  # by the authorities of this system, as in Go
+        elif verifies:  # by the system's CA certificates, as Go does
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = CLIENT_AUTH[auth]
     except ssl.SSLError as error:
@@ -169,7 +169,7 @@ def _restrict(context: ssl.SSLContext, tls: Mapping[str, Any], path: str) -> Non
     for key, otherwise in (("min_version", "TLS12"), ("max_version", "TLS13")):
         name = tls.get(key, otherwise)
         if name not in VERSIONS:
-            raise DocumentError(f"{WHAT} {path}: unknown {key} {name!r}", hint="as TLS12")
+            raise DocumentError(f"{WHAT} {path}: unknown {key} {name!r}", hint="such as TLS12")
     context.minimum_version = VERSIONS[tls.get("min_version", "TLS12")]
     context.maximum_version = VERSIONS[tls.get("max_version", "TLS13")]
     if context.minimum_version > context.maximum_version:
@@ -185,7 +185,7 @@ def _restrict(context: ssl.SSLContext, tls: Mapping[str, Any], path: str) -> Non
     if len(curves) == 1:
         context.set_ecdh_curve(CURVES[curves[0]])
     elif curves:
-        raise DocumentError(f"{WHAT} {path}: curve_preferences may have one curve")
+        raise DocumentError(f"{WHAT} {path}: curve_preferences can have only one curve")
 
 
 def _openssl_suite(name: str, path: str) -> str:
@@ -200,7 +200,7 @@ def _openssl_suite(name: str, path: str) -> str:
 
 @contextlib.contextmanager
 def _as_file(tls: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield the path of a file with a setting that may stand in the configuration itself."""
+    """Yield the path of a file with a certificate or key that the configuration has or names."""
     if path := tls.get(f"{name}_file"):
         yield path
         return
@@ -216,7 +216,7 @@ def _users(users: Mapping[str, Any], path: str) -> dict[str, str]:
     for name, value in users.items():
         if not (isinstance(value, str) and BCRYPT.fullmatch(value)):
             raise DocumentError(
-                f"{WHAT} {path}: the password of {name!r} is no bcrypt hash",
+                f"{WHAT} {path}: the password of {name!r} is not a bcrypt hash",
                 hint="htpasswd -nBC 10 '' makes one",
             )
     return dict(users)
@@ -247,5 +247,5 @@ def _interval(value: str | int, path: str) -> float:
 def _texts(table: Mapping[str, Any], key: str, path: str) -> list[str]:
     values = table.get(key) or []
     if not all(isinstance(value, str) for value in values):
-        raise DocumentError(f"{WHAT} {path}: {key} is no list of strings")
+        raise DocumentError(f"{WHAT} {path}: {key} is not a list of strings")
     return values

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes metrics in Prometheus' text format 0.0.4, with names and labels unchanged.
 
-Contract: pure functions. prometheus-client is not used: it adds _total to names and sorts labels,
-and others' metrics must keep both. Source: prometheus.io/docs/instrumenting/exposition_formats.
+Contract: pure functions. prometheus-client is not used, because it adds _total to names and sorts
+labels, but metrics of NVIDIA's programs must keep names and order. Source:
+prometheus.io/docs/instrumenting/exposition_formats.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A value, and the labels that tell it from the others of its family, in this order."""
+    """A value, and its labels in the order in which they are written."""
 
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -35,14 +36,14 @@ class Family:
 
 
 def family(name: str, help_text: str, rows: Iterable[tuple[float, Mapping[str, str]]]) -> Family:
-    """Return a metric of values and their labels: a counter if its name ends with _total."""
+    """Return a metric with these values and labels: a counter if its name ends with _total."""
     samples = tuple(Sample(value=value, labels=labels) for value, labels in rows)
     kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
     return Family(name=name, help=help_text, kind=kind, samples=samples)
 
 
 def text(families: Iterable[Family]) -> str:
-    """Return the text of metrics: one family a name, with the first help, and no empty ones."""
+    """Return the text of metrics; families of one name are merged, empty ones are left out."""
     merged: dict[str, list[Family]] = {}
     for each in families:
         merged.setdefault(each.name, []).append(each)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides who gets an answer from a server: passwords, client certificates, a limit of requests.
 
-The web configuration is read again when one of its files has changed. One that is wrong leaves the
-former one in force, and is logged once.
+The web configuration is read again when one of its files has changed. If the new one is wrong,
+that is logged once, and the former one stays in force.
 
-TLS begins on a connection that is open already: asyncio's own begins before the server sees a
-connection: what a crowd of unfinished handshakes costs would not be bounded, and each of them has
-a buffer of 256 KiB.
+TLS begins here, on an open connection. asyncio's own TLS begins before the server sees the
+connection, so nothing would bound the number of unfinished handshakes, each with a buffer of
+256 KiB.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from nvct.agent.web.turns import Turns
 from nvct.errors import DocumentError
 
 NOBODY = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
-"""Compared for users that do not exist, so that the time of an answer does not name the others."""
-CACHED = 100  # Passwords that were compared already; a comparison takes 50 ms and more
+"""The hash for users that do not exist, so that an answer's time does not reveal who exists."""
+CACHED = 100  # Results of password comparisons that are kept; a comparison takes 50 ms or more
 
 
 class WebGuard:
-    """Protects one server; a configuration that is wrong raises DocumentError."""
+    """Protects one server; DocumentError if the configuration is wrong."""
 
     def __init__(self, path: str, journal: Log) -> None:
         self._path, self._log = path, journal
@@ -62,14 +62,14 @@ class WebGuard:
     def _read(self) -> WebConfig:
         config = web_config.read(self._path)
         if (config.tls is None) is not (self._config.tls is None):
-            raise DocumentError(f"{self._path} switches TLS on or off, which needs a new start")
+            raise DocumentError(f"{self._path} switches TLS on or off, which needs a restart")
         return config
 
     def _files(self) -> list[Identity]:
         return list(map(identity, self._config.files))
 
     def is_allowed_name(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Return whether a client's certificate has one of the names that are asked for."""
+        """Return whether a client's certificate has one of the allowed names."""
         names = {name for _, name in (certificate or {}).get("subjectAltName", ())}
         return not self._config.sans or bool(names & self._config.sans)
 
@@ -89,7 +89,7 @@ class WebGuard:
     async def is_user(self, authorization: str, client: str) -> bool:
         """Return whether the header Authorization has a user and the right password.
 
-        A password that was not compared before waits until it is the client's turn.
+        A password that is not among the kept results is compared when it is the client's turn.
         """
         users = self._config.users
         if not users:
@@ -109,7 +109,7 @@ class WebGuard:
             began = time.monotonic()
             try:
                 await self._compare(key, password, hash_)
-            finally:  # half of a CPU core is enough
+            finally:  # a pause as long as the work: half of a CPU core is enough
                 self._comparisons.end_later(time.monotonic() - began)
         return self._checked[key]
 
@@ -155,7 +155,7 @@ class TlsStream:
         """Do the handshake; return the client's certificate if it was verified.
 
         Raises:
-            OSError: the client does not speak TLS, or has not what the context asks for.
+            OSError: the client does not speak TLS, or lacks what the context requires.
             asyncio.IncompleteReadError: the client has closed the connection.
         """
         await self._do(self._tls.do_handshake)
@@ -166,7 +166,7 @@ class TlsStream:
 
         Raises:
             OSError, asyncio.IncompleteReadError: as `handshake`.
-            asyncio.LimitOverrunError: it is longer.
+            asyncio.LimitOverrunError: there is no separator within the limit.
         """
         data = b""
         while separator not in data:
@@ -179,11 +179,11 @@ class TlsStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send all data, and the end of TLS."""
+        """Send all data, and end TLS."""
         await self._do(lambda: self._tls.write(data))
         try:
             self._tls.unwrap()
-        except ssl.SSLWantReadError:  # the client's own end is not awaited
+        except ssl.SSLWantReadError:  # do not wait for the client's close_notify
             await self._send()
 
     async def _do(self, operation: Callable[[], T]) -> T:

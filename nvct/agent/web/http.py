@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves small documents over HTTP/1.0: one request a connection, no body, no state.
 
-Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
-a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
-are open at once. One more ends the oldest of the client that has most. On an address of TCP they
-also cost less of its time: an answer is made once in REPEAT_S and sent again until then. No answer
-waits for another: in a crowd, connections that wait would be ended before their turn, those of the
-kubelet's probes too. A server with a guard has TLS, passwords and so on; its clients are held to
-the same limits, and to HANDSHAKES, for which they wait in turns.
+Clients may be slow or hostile, so their cost is bounded. A request has at most REQUEST_LIMIT
+bytes, its exchange takes at most TIMEOUT_S, and at most CONNECTIONS are open: one more ends the
+oldest connection of the client that has the most. On a TCP address, an answer is made once in
+REPEAT_S, and sent again until then. No answer waits for another: in a crowd, waiting connections
+would be ended before their turn, also those of the kubelet's probes. A server with a guard has
+TLS, passwords and so on. It has the same limits, and clients take turns for HANDSHAKES.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ANSWER_LIMIT = 4 << 20
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
 REPEAT_S = 0.2
-HANDSHAKES = 50  # Handshakes of TLS a second, which cost the CPU most
+HANDSHAKES = 50  # TLS handshakes a second: they take the most CPU
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
     429: "Too Many Requests", 503: "Service Unavailable",
@@ -85,7 +84,7 @@ class Server:
         self._handshakes = Turns()
 
     async def listen_unix(self, path: str) -> None:
-        """Serve root on a socket, in place of one that a dead process left.
+        """Serve root on a Unix socket, and replace one that a dead process left.
 
         OSError if the socket cannot be made; UnsafePathError if its folder is a link or a file.
         """
@@ -100,7 +99,7 @@ class Server:
         """Serve everybody who can connect; return the port.
 
         OSError if the address is in use, or not this machine's. `host`: a name or address of this
-        machine; "" is all of them. `port`: 0 is one that is free.
+        machine; "" is all addresses. `port`: 0 takes a free one.
         """
         self._has_limits = True
         self._server = await asyncio.start_server(
@@ -109,7 +108,10 @@ class Server:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """End the server and its connections; a Unix socket stays, it may be another's already."""
+        """End the server and its connections.
+
+        The file of a Unix socket stays, because another server may already have replaced it.
+        """
         if self._server is not None:
             self._server.close()
             for writer in list(self._open):
@@ -123,7 +125,7 @@ class Server:
             del self._open[oldest]
             oldest.transport.abort()
         try:
-            with contextlib.suppress(*GONE):  # whoever asked does not want an answer
+            with contextlib.suppress(*GONE):  # the client has gone
                 await within(TIMEOUT_S, self._exchange(reader, writer))
         finally:
             self._open.pop(writer, None)
@@ -136,7 +138,7 @@ class Server:
             request = parse(await reader.readuntil(END))
             writer.write(encoded(self._answered(request) if request else MALFORMED))
         writer.close()
-        await writer.wait_closed()  # it has been sent
+        await writer.wait_closed()  # until the answer is sent
 
     async def _guarded(
         self, guard: WebGuard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -165,7 +167,7 @@ class Server:
         """Return the answer, or why the client gets none."""
         if request is None:
             return MALFORMED
-        # First: whoever has no password leaves the limit of requests to the others.
+        # First, so that clients without a password do not use up the limit of requests.
         if not await guard.is_user(request.authorization, client):
             return Answer(401, "a user and a password are needed\n")
         if not guard.has_room():
@@ -173,20 +175,20 @@ class Server:
         return self._answered(request)
 
     def _answered(self, request: Request) -> Answer:
-        """Return the answer; one that was made a moment ago is not made again."""
+        """Return the answer; on TCP, the last one again if it is younger than REPEAT_S."""
         if not self._has_limits:
             return self._answer(request)
         question = replace(request, authorization="")
         until, answer = self._made.get(question, (0.0, MALFORMED))
         if time.monotonic() >= until:
             answer = self._answer(request)
-            if answer.status in (200, 503):  # there are few of these
+            if answer.status in (200, 503):  # few different answers have these
                 self._made[question] = (time.monotonic() + REPEAT_S, answer)
         return answer
 
 
 def encoded(answer: Answer, headers: Mapping[str, str] | None = None) -> bytes:
-    """Return an answer as it is sent, with headers besides or instead of the usual ones."""
+    """Return the bytes of an answer; `headers` are added to HEADERS or replace them."""
     body = answer.body.encode()
     fields = {**HEADERS, **dict(answer.headers), **(headers or {}), "Content-Type": answer.kind}
     if answer.status == 401:
@@ -198,7 +200,7 @@ def encoded(answer: Answer, headers: Mapping[str, str] | None = None) -> bytes:
 
 
 def parse(data: bytes) -> Request | None:
-    """Return the request of its first line and headers, None if it is malformed."""
+    """Return the request in some bytes, None if it is malformed."""
     first, *headers = data.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/"):  # method, target, version
@@ -212,18 +214,18 @@ def parse(data: bytes) -> Request | None:
 
 
 def address(text: str) -> tuple[str, int]:
-    """Return host and port of HOST:PORT, [HOST]:PORT or :PORT; UsageError for another text."""
+    """Return host and port of HOST:PORT, [HOST]:PORT or :PORT; UsageError for any other text."""
     host, colon, port = text.rpartition(":")
     if not (colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise UsageError(f"address {text!r} has no port", hint="as :9400 or 127.0.0.1:9400")
+        raise UsageError(f"address {text!r} has no port", hint="such as :9400 or 127.0.0.1:9400")
     is_bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not is_bracketed:
-        raise UsageError(f"address {text!r} is ambiguous", hint="as [::1]:9400")
+        raise UsageError(f"address {text!r} is ambiguous", hint="use brackets, as in [::1]:9400")
     return (host[1:-1] if is_bracketed else host), int(port)
 
 
 async def ask(path: str, method: str, target: str) -> tuple[int, str]:
-    """Return status and body of the answer on a Unix socket; OSError if nobody answers there."""
+    """Return status and body of a Unix socket's answer; OSError if nobody answers there."""
     folder, name = split(path)
     try:
         with SharedFolder.open(folder) as opened, opened.socket_path(name) as file:
@@ -240,12 +242,12 @@ async def ask(path: str, method: str, target: str) -> tuple[int, str]:
     head, _, body = data.decode(errors="replace").partition("\r\n\r\n")
     answer = re.match(r"HTTP/1\.[01] (\d{3})\b", head)
     if answer is None or len(data) > ANSWER_LIMIT:
-        raise OSError(f"{path} gives no answer of an agent")
+        raise OSError(f"{path} does not answer as an agent does")
     return int(answer[1]), body
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Return an answer, or the first bytes of one that is too long."""
+    """Return the bytes of an answer; of one that is too long, only its beginning."""
     data = b""
     while len(data) <= ANSWER_LIMIT and (part := await reader.read(ANSWER_LIMIT)):
         data += part

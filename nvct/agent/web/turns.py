@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server does for one client at a time: addresses have turns, however often they ask.
+"""Turns for work that a server does for one client at a time: each address has one in a round.
 
-A client that asks without end waits for itself, and another address has its turn after the one
-that is being served and one of each address before it.
+So a client that asks without end delays only itself. Another address waits for the turn in
+progress, and for at most one turn of each other address.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 Connection = TypeVar("Connection")
 
-NETWORK = 64  # Bits of an address of IPv6 that one client has as it likes
+NETWORK = 64  # Prefix length of an IPv6 network that counts as one client
 
 
 class Turns:
@@ -35,7 +35,7 @@ class Turns:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had just begun
+            if not turn.cancelled():  # the turn had just begun
                 self.end()
             raise
 
@@ -58,7 +58,7 @@ class Turns:
 
 
 def client_of(peer: object) -> str:
-    """Return what counts as one client, of the address of a socket's other side; "" for root's."""
+    """Return the client that a socket's peer address counts as; "" for a Unix socket."""
     if not isinstance(peer, tuple):
         return ""
     try:
@@ -73,7 +73,7 @@ def client_of(peer: object) -> str:
 
 
 def greediest(connections: Mapping[Connection, str]) -> Connection:
-    """Return the oldest connection of the client that has most."""
+    """Return the oldest connection of the client that has the most connections."""
     counts = Counter(connections.values())
     most = max(counts.values())
     return next(one for one, client in connections.items() if counts[client] == most)

@@ -61,13 +61,13 @@ CRD: Object = {
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 ONLY_LEASES = "may take and free a Lease only for the Node that it runs on"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/nvct/leases"
-NO_LABEL = "may change no label but those of its tasks; this request changes "
-NO_STATUS = "may change no part of a Node's status but one condition"
-NO_SPEC = "may change no part of a Node's spec but one taint"
+NO_LABEL = "may change only the labels of its tasks; this request changes "
+NO_STATUS = "may change only one condition in the status of a Node"
+NO_SPEC = "may not change the spec of a Node except one taint"
 TAINTS = [{"key": key, "effect": "NoSchedule"} for key in (TAINT, "example.com/b")]
-KEEP_TAINTS = f"may remove no taint but {TAINT}"
+KEEP_TAINTS = f"may remove only the taint {TAINT}"
 OWNERS = [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}]
-NO_METADATA = "may change nothing but labels and annotations"
+NO_METADATA = "may change only labels and annotations"
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,7 @@ def test_no_other_label_can_be_removed(guarded: Cluster) -> None:
             )
         ),
         *(
-            (condition(kind), "change no condition but")
+            (condition(kind), "change only the condition")
             for kind in ("Ready", "MemoryPressure", "example.com/Own", "nvct.dev/Other")
         ),
         ({"spec": {"unschedulable": True}}, NO_SPEC),
@@ -194,10 +194,10 @@ def test_no_other_label_can_be_removed(guarded: Cluster) -> None:
         (tainted(), KEEP_TAINTS),
         (tainted({"key": TAINT, "effect": "NoExecute"}), KEEP_TAINTS),
         (tainted(*TAINTS, {"key": FAILED, "effect": "NoExecute"}),
-         f"may give taint {FAILED} no effect but NoSchedule"),
+         f"may give taint {FAILED} only the effect NoSchedule"),
         (tainted(*TAINTS, {"key": "example.com/c", "effect": "NoSchedule"}), KEEP_TAINTS),
         *(
-            ({"metadata": {"annotations": note}}, "may change no annotation but")
+            ({"metadata": {"annotations": note}}, "may not change annotations except")
             for note in ({"example.com/note": None}, {"projectcalico.org/IPv4Address": "10.0.0.1"})
         ),
         ({"metadata": {"finalizers": ["example.com/stay"]}}, NO_METADATA),
@@ -359,7 +359,7 @@ def test_only_a_person_ends_the_stop_of_healing(leases: Cluster) -> None:
 
     assert change_stop(**{FAILING: "{}"}) == ""
     for text in (None, "", "all is well"):
-        assert "a person ends the stop of healing" in change_stop(**{STOPPED: text})
+        assert "a person must end it" in change_stop(**{STOPPED: text})
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_only_a_person_ends_the_stop_of_healing(leases: Cluster) -> None:
 )
 def test_nothing_else_of_a_lease_can_be_changed(metadata: Object, leases: Cluster) -> None:
     refusal = answer(leases, "PATCH", f"{LEASES}/{STOP}", {"metadata": metadata}, OTHER)
-    assert "may change nothing but annotations among the metadata of a Lease" in refusal
+    assert "may change only annotations in the metadata of a Lease" in refusal
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_an_old_pod_that_is_not_ready_serves_until_the_new_one_does(node: Cluste
             assert wait(lambda: old not in node.kubectl(*words).split(), TIMEOUT_S)
             watch.until(GPUS, "the old pod is gone", time.time())
             print(f"the kubelet had another list in {watch.wrong(GPUS, began)} looks")
-            assert "serves until that one takes over" in (node.box.work / "old.log").read_text()
+            assert "serves until the new one takes over" in (node.box.work / "old.log").read_text()
             assert watch.wrong(GPUS, began) < SOON, state_of(node)
 
 

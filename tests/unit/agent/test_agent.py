@@ -369,9 +369,9 @@ def test_another_user_learns_why_the_agent_does_not_answer(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(http, "ask", refuse)
-    with pytest.raises(HostError, match=r"agent\.sock answers root alone") as raised:
+    with pytest.raises(HostError, match=r"agent\.sock answers only root") as raised:
         instance.status()
-    assert raised.value.hint == "run it as root"
+    assert raised.value.hint == "run this command as root"
 
 
 @pytest.mark.parametrize("in_pod", [True, False])
@@ -508,7 +508,7 @@ def test_the_installers_file_chooses_among_the_roots_of_the_chart(
     if is_known:
         assert with_driver_roots(env)["DRIVER_ROOT_CTR_PATH"] == root
         return
-    with pytest.raises(HostError, match="is none of the folders of this container's driver"):
+    with pytest.raises(HostError, match="is not a driver root that this container knows"):
         with_driver_roots(env)
 
 
@@ -517,7 +517,7 @@ def test_the_installers_file_chooses_among_the_roots_of_the_chart(
     [
         (("dra", "mig-manager"), {}, "tasks dra and mig-manager both change MIG devices"),
         (("device-plugin", "dra"), {"NVCT_RESOURCES": "both"},
-         "NVCT_RESOURCES is classic or dra, not 'both'"),
+         "NVCT_RESOURCES must be classic or dra, not 'both'"),
         (("x",), {}, "task 'x' is unknown"),
     ],
 )  # fmt: skip

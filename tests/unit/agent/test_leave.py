@@ -175,7 +175,7 @@ def test_what_was_asked_for_its_gpus_is_removed(
 
     monkeypatch.setattr(cluster, "connect", lambda *_: Healed(0))
     said = leave.leave(str(root), {"NODE_NAME": "n1"})
-    assert said == ["removed what is asked for its GPUs of Node n1"]
+    assert said == ["removed the label and taint of failed GPUs of Node n1"]
     changed = {**written, "labels": {healed.REQUEST: None}}
     assert patches == [{"metadata": changed, "spec": {"taints": taints[:1]}}]
 

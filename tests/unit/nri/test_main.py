@@ -55,15 +55,15 @@ def test_an_engine_that_ends_while_it_synchronizes_is_left_alone_ever_longer(
 
     with pytest.raises(EnoughError):
         serve_always(once, plugin, slept.append)
-    lost = [line for line in said if "while it told its containers" in line]
+    lost = [line for line in said if "while it listed its containers" in line]
     if synchronizes:
         assert (slept, lost) == ([], [])
     else:
         assert slept[:4] == [4.0, 8.0, 16.0, 32.0]
         assert slept[-1] == LONGEST_S
         assert len(lost) == 12
-        assert "12 in a row" in lost[-1]
-        assert lost[-1].endswith("no rule holds until it is connected; it tries again in 300 s")
+        assert "(failure 12 in a row)" in lost[-1]
+        assert lost[-1].endswith("no rule applies until it is connected; it tries again in 300 s")
 
 
 def test_an_engine_that_is_down_is_tried_again_soon() -> None:
@@ -100,7 +100,7 @@ def test_a_program_without_protobuf_says_what_to_install(
     ("error", "hint"),
     [
         (PermissionError(13, "Permission denied"), "as root"),
-        (FileNotFoundError(2, "x"), "is NRI on"),
+        (FileNotFoundError(2, "x"), "is NRI enabled"),
     ],
 )
 def test_a_socket_that_cannot_be_opened_is_told_with_its_mend(

@@ -183,7 +183,7 @@ def test_management_devices_are_for_namespaces_that_the_admin_named(case: Case) 
     case.options = {"namespace": "nvct", "management": ["monitoring"]}
     for namespace in ("nvct", "monitoring"):
         assert names(case.create(annotations=management, namespace=namespace))
-    with pytest.raises(RefusedError, match="it is for nvct, monitoring"):
+    with pytest.raises(RefusedError, match="namespaces that may have it: nvct, monitoring"):
         case.create(annotations=management)
 
 
@@ -513,6 +513,6 @@ def test_pods_that_an_engine_tells_take_no_memory(case: Case) -> None:
 
 def test_so_many_variables_that_an_answer_would_be_late_are_refused(case: Case) -> None:
     env = [f"NVIDIA_{number}=" for number in range(50_001)]
-    with pytest.raises(RefusedError, match="it has more than 50000 variables"):
+    with pytest.raises(RefusedError, match="the container has more than 50000 variables"):
         case.create(env=env)
     case.create(env=[*env[1:], *(f"OTHER_{number}=" for number in range(50_000))])

@@ -1,7 +1,7 @@
 {{/* SPDX-License-Identifier: Apache-2.0
 
-What the account of the agent may change, for admission policies; docs/kubernetes.md says it in a sentence. RBAC has
-no such limits. The agent's token is all that somebody has who took over its container.
+What the account of the agent may change, for admission policies; docs/kubernetes.md says it in a sentence. RBAC cannot
+express these limits. They hold also for somebody who has taken over the agent's container, and so has its token.
 */}}
 
 {{/* Not empty if the API server knows these policies. */}}
@@ -9,7 +9,7 @@ no such limits. The agent's token is all that somebody has who took over its con
 {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}true{{ end -}}
 {{- end }}
 
-{{/* The condition by which a policy is for the agent's account alone. */}}
+{{/* The condition by which a policy applies only to the agent's account. */}}
 {{- define "nvct.isAgent" -}}
 matchConditions:
   - name: agent
@@ -18,7 +18,7 @@ matchConditions:
       'system:serviceaccount:{{ .Release.Namespace }}:{{ include "nvct.serviceAccount" . }}'
 {{- end }}
 
-{{/* In CEL: the names of the Nodes that a token of a pod is bound to: one, or none for another token. */}}
+{{/* In CEL: a list with the name of the Node that a pod's token is bound to; empty for any other token. */}}
 {{- define "nvct.ownNodes" -}}
 request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])
 {{- end }}
@@ -49,7 +49,7 @@ spec:
 [{{ range $index, $text := . }}{{ if $index }}, {{ end }}'{{ $text }}'{{ end }}]
 {{- end }}
 
-{{/* Groups of labels that GFD_EXTRA_LABELS names, and that other programs act on. */}}
+{{/* Groups of labels that GFD_EXTRA_LABELS names and other programs act on. */}}
 {{- define "nvct.extraLabels" -}}
 {{- range concat (.Values.agent.env | default list) (.Values.gfd.env | default list) }}
 {{- if eq .name "GFD_EXTRA_LABELS" }}{{ .value }},{{ end -}}
@@ -89,7 +89,7 @@ needs them, and never the label that a task obeys. */}}
 {{- end }}
 {{- end }}
 
-{{/* What keys of labels may begin with, as YAML. */}}
+{{/* Allowed prefixes of label keys, as YAML. */}}
 {{- define "nvct.labelPrefixes" -}}
 {{- if .Values.gfd.enabled }}
 - nvidia.com/cuda.

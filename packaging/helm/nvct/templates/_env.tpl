@@ -3,12 +3,12 @@
 Variables of containers. A variable that a value `env` gives takes the place of the chart's own.
 */}}
 
-{{/* A number or boolean as Kubernetes takes it in a variable, which is a text. */}}
+{{/* A number or boolean as text, because Kubernetes takes only text in a variable. */}}
 {{- define "nvct.text" -}}
 {{- if and (kindIs "float64" .) (eq (float64 (int64 .)) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end }}
 
-{{/* A list without entries whose name comes again: (dict "own" YAML "given" list of lists). */}}
+{{/* A list of variables; of entries with one name, the last one stays: (dict "own" YAML "given" list of lists). */}}
 {{- define "nvct.env" -}}
 {{- $entries := fromYamlArray .own -}}
 {{- range .given }}{{ $entries = concat $entries (. | default list) }}{{ end -}}
@@ -87,7 +87,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 {{- end }}
 {{- if or .Values.migStrategy (eq .Values.mig.strategy "mixed") (not (include "nvct.configMap" .)) }}
-- name: MIG_STRATEGY # it would take the place of that in config files
+- name: MIG_STRATEGY # it would take precedence over config files
   value: {{ include "nvct.migStrategy" . }}
 {{- end }}
 - name: MPS_ROOT
@@ -95,7 +95,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: NVIDIA_CDI_HOOK_PATH
   value: {{ ternary (printf "%s/toolkit" .Values.toolkit.installDir) "/usr/bin" .Values.toolkit.enabled }}/nvidia-cdi-hook
 {{- if include "nvct.configMap" . }}
-- name: CONFIG_FILE # of the task config-manager, which writes it
+- name: CONFIG_FILE # the task config-manager writes it
   value: /config/config.yaml
 - name: FALLBACK_STRATEGIES
   value: {{ include "nvct.configFallbacks" . }}
@@ -172,7 +172,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 {{- end }}
 
-{{/* Those of the agent's variables that say which paths CDI specifications have. */}}
+{{/* The agent's variables that choose the paths in CDI specifications. */}}
 {{- define "nvct.specEnv" -}}
 {{- $names := list "NVIDIA_DRIVER_ROOT" "NVIDIA_DEV_ROOT" "NVIDIA_CDI_HOOK_PATH" "MPS_ROOT" -}}
 {{- $kept := list -}}
@@ -180,7 +180,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- toYaml $kept -}}
 {{- end }}
 
-{{/* Variables of the installer, which undoes what it did with the same ones. */}}
+{{/* Variables of the installer; the uninstallation uses the same ones. */}}
 {{- define "nvct.installerEnv" -}}
 {{- $own := fromYamlArray (include "nvct.installerOwnEnv" .) -}}
 {{- $given := .Values.toolkit.env | default list -}}
@@ -198,13 +198,13 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: RUNTIME
   value: {{ .Values.toolkit.runtime }}
 {{- if include "nvct.nri" . }}
-- name: NVCT_UNDO_RUNTIME_CONFIG # the engine's files are as before nvct
+- name: NVCT_UNDO_RUNTIME_CONFIG # restore the engine's files
   value: "true"
 {{- end }}
 - name: TOOLKIT_INSTALL_DIR
   value: {{ .Values.toolkit.installDir }}
 - name: TOOLKIT_PID_FILE
-  value: /host/run/nvct-toolkit/toolkit.pid # where the agent cannot write
+  value: /host/run/nvct-toolkit/toolkit.pid # the agent cannot write there
 - name: RUNTIME_ENABLE_CDI
   value: {{ .Values.cdi.enabled | quote }}
 - name: NVCT_PUBLISH
@@ -218,7 +218,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: DRIVER_ROOT
   value: {{ .Values.hostPaths.driverInstallDir }}
 {{- if .Values.driverUpgrades }}
-- name: NVCT_DRIVER_UPGRADES # a driver may come there later
+- name: NVCT_DRIVER_UPGRADES # a driver container may start later
   value: "true"
 {{- end }}
 - name: NVCT_DRIVER_READY_FILE

@@ -19,14 +19,14 @@
 {{- default (ternary (include "nvct.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end }}
 
-{{/* Labels that never change, of a part: agent, worker, uninstall or test. */}}
+{{/* The labels of a part (agent, worker, uninstall or test) that never change. */}}
 {{- define "nvct.selector" -}}
 app.kubernetes.io/name: {{ include "nvct.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .part }}
 {{- end }}
 
-{{/* Labels of objects; not of pods, which would be replaced at each change of the chart's version. */}}
+{{/* Labels of objects, but not of pods, because a new chart version would replace all pods. */}}
 {{- define "nvct.labels" -}}
 {{ include "nvct.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -50,8 +50,8 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* What all pods on nodes have: where they run, and with which image. Only the agent's has processes of its own alone.
-With claims, pods stay while the driver is replaced: without them, a pod that has a claim cannot end. */}}
+{{/* What all pods on nodes have: where they run, and with which image. All except the agent's see the host's processes.
+With DRA, nvct's pods stay while the driver is replaced, because a pod with a claim cannot end without them. */}}
 {{- define "nvct.node" -}}
 serviceAccountName: {{ include "nvct.serviceAccount" . }}
 automountServiceAccountToken: false
@@ -84,7 +84,7 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Of a container without any right of root but to own root's files. */}}
+{{/* The security context of a container with no right of root except to own root's files. */}}
 {{- define "nvct.plain" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -94,15 +94,15 @@ seccompProfile:
   type: RuntimeDefault
 {{- end }}
 
-{{/* The same, where the container uses files of the host. */}}
+{{/* The same for a container that uses files of the host. */}}
 {{- define "nvct.noRights" -}}
 {{ include "nvct.plain" . }}
 seLinuxOptions: # sockets and files of the host; without SELinux it has no effect
   type: spc_t
 {{- end }}
 
-{{/* Not empty if NVML is in the agent's own container, which then is privileged: to reboot the host, or to stop its
-services, before MIG changes. */}}
+{{/* Not empty if NVML is in the agent's own container, which then is privileged: by agent.privileged, or because the agent
+reboots the host or stops its services before a change of MIG. */}}
 {{- define "nvct.ownNvml" -}}
 {{- $needs := .Values.agent.privileged -}}
 {{- if include "nvct.changesMig" . -}}
@@ -113,7 +113,7 @@ services, before MIG changes. */}}
 {{- if $needs }}true{{ end -}}
 {{- end }}
 
-{{/* What is installed together: the agent waits for the worker with the same mark, whose installer has ended. */}}
+{{/* A mark of what is installed together: the agent waits for the worker with the same mark. */}}
 {{- define "nvct.release" -}}
 {{- list (include "nvct.image" .) (include "nvct.agentEnv" .) (include "nvct.installerEnv" .) (include "nvct.policy" .) .Values.toolkit.enabled | toJson | sha256sum | trunc 16 -}}
 {{- end }}
@@ -123,7 +123,7 @@ services, before MIG changes. */}}
 /run/nvct-driver/nvml.sock
 {{- end }}
 
-{{/* How a newer pod takes the place of an older one on a node. */}}
+{{/* How a newer pod replaces an older one on a node. */}}
 {{- define "nvct.update" -}}
 rollingUpdate: # the newer one starts, and takes over before the older one ends
   maxSurge: 1
@@ -163,15 +163,15 @@ annotations:
     {{- include "nvct.installerMounts" . | nindent 4 }}
 {{- end }}
 
-{{/* What of the host a process mounts that asks NVML; and its volumes. */}}
+{{/* The mounts of the host that a process with NVML needs; and their volumes. */}}
 {{- define "nvct.nvmlMounts" -}}
 - name: host
   mountPath: /host
   readOnly: true
   mountPropagation: HostToContainer
-- name: dev # with the nodes of MIG devices and of a driver that come later
+- name: dev # with later device nodes, of MIG devices or of a new driver
   mountPath: /dev
-- name: cdi # specifications: whoever writes one is root of the host
+- name: cdi # who can write specifications can become root of the host
   mountPath: /var/run/cdi
 - name: mps # pipes and logs of MPS control daemons, shared with pods
   mountPath: /mps
@@ -195,7 +195,7 @@ annotations:
     type: DirectoryOrCreate
 {{- end }}
 
-{{/* How long an agent may serve on while a newer pod starts and its image is pulled; without one it ends at once. */}}
+{{/* How long an agent may serve on while a newer pod pulls its image and starts; without a newer pod it ends at once. */}}
 {{- define "nvct.graceSeconds" -}}
 300
 {{- end }}
@@ -206,11 +206,11 @@ annotations:
   value: {{ .Values.logLevel }}
 - name: NVCT_LOG_FORMAT
   value: {{ .Values.logFormat }}
-- name: NVCT_AGENT_GRACE_S # as terminationGracePeriodSeconds
+- name: NVCT_AGENT_GRACE_S # the same as terminationGracePeriodSeconds
   value: {{ include "nvct.graceSeconds" . | quote }}
-- name: NVCT_DRIVER_READY_FILE # where the installer found the driver; else it is the host's
+- name: NVCT_DRIVER_READY_FILE # names the driver root that the installer found; without it, the host's
   value: /run/nvct-driver/driver-ready
-- name: NVCT_DRIVER_FOLDER # the only other one that it may name
+- name: NVCT_DRIVER_FOLDER # the only other root that the file may name
   value: /host{{ .Values.hostPaths.driverInstallDir }}
 - name: DRIVER_ROOT_CTR_PATH
   value: /host
@@ -218,7 +218,7 @@ annotations:
   value: /host
 {{- end }}
 
-{{/* The agent's tasks, as --tasks has them. */}}
+{{/* The agent's tasks, in the form of --tasks. */}}
 {{- define "nvct.tasks" -}}
 {{- $tasks := list -}}
 {{- if .Values.condition.enabled }}{{ $tasks = append $tasks "condition" }}{{ end -}}
@@ -257,7 +257,7 @@ nvct.dev/gpus-failed
 {{- if and .Values.dra.enabled .Values.devicePlugin.enabled .Values.dra.unlabeledNodes }}true{{ end -}}
 {{- end }}
 
-{{/* Not empty if pods get GPUs by claims alone: nothing offers nvidia.com/gpu, and no DeviceClass stands for it. */}}
+{{/* Not empty if pods get GPUs only by claims: neither the device plugin nor a DeviceClass offers nvidia.com/gpu. */}}
 {{- define "nvct.onlyClaims" -}}
 {{- $classes := .Values.dra.deviceClasses -}}
 {{- $extends := and $classes.create $classes.extendedResource (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}
@@ -312,7 +312,7 @@ resource.k8s.io/v1beta1
 {{- if or .Values.uninstall.enabled (include "nvct.usesApi" .) }}true{{ end -}}
 {{- end }}
 
-{{/* Not empty if the exporter shows claims, whose devices it finds in slices. */}}
+{{/* Not empty if the exporter shows claims, whose devices it looks up in ResourceSlices. */}}
 {{- define "nvct.listsSlices" -}}
 {{- if .Values.dcgmExporter.enabled }}
 {{- range .Values.dcgmExporter.env }}
@@ -385,14 +385,14 @@ resource.k8s.io/v1beta1
                 fieldPath: metadata.namespace
 {{- end }}
 
-{{/* Mounts of the installer. The host is writable: it changes the engine's files, wherever they are. */}}
+{{/* Mounts of the installer. The host is writable, because the engine's files may be anywhere. */}}
 {{- define "nvct.installerMounts" -}}
 - name: host
   mountPath: /host
   mountPropagation: HostToContainer
 - name: toolkit
   mountPath: {{ .Values.toolkit.installDir }}
-- name: found # where it found the driver
+- name: found # the installer writes there where the driver is
   mountPath: /run/nvct-driver
 {{- if include "nvct.policy" . }}
 - name: policy
@@ -400,7 +400,7 @@ resource.k8s.io/v1beta1
 {{- end }}
 {{- end }}
 
-{{/* Volumes of the installer but the host's root, which others of its pod have, too. */}}
+{{/* Volumes of the installer, except the host's root, which other containers of the pod have, too. */}}
 {{- define "nvct.installerVolumes" -}}
 {{ include "nvct.foundVolume" . }}
 - name: toolkit
@@ -422,7 +422,7 @@ resource.k8s.io/v1beta1
     type: DirectoryOrCreate
 {{- end }}
 
-{{/* The rules of the policy, as TOML, "" for none; docs/kubernetes.md says why these. */}}
+{{/* The rules of the policy, as TOML, "" for none; docs/kubernetes.md gives the reasons. */}}
 {{- define "nvct.policy" -}}
 {{- if ne .Values.toolkit.policy "auto" -}}
 {{- .Values.toolkit.policy -}}
@@ -432,8 +432,8 @@ resource.k8s.io/v1beta1
 {{- end -}}
 {{- end }}
 
-{{/* How the device plugin gives GPUs, as YAML, where it does. They are variables, which precede the config file, so no
-config file can change them. */}}
+{{/* How the device plugin gives GPUs, as YAML. The chart sets these as variables, so that no config file can change
+them. */}}
 {{- define "nvct.strategies" -}}
 {{- $given := dict -}}
 {{- range fromYamlArray (include "nvct.agentEnv" .) }}

@@ -1,6 +1,6 @@
 {{/* SPDX-License-Identifier: Apache-2.0
 
-Values of NVIDIA's charts: understood, given nvct's names, ignored, or refused. docs/kubernetes.md has them as tables.
+Values of NVIDIA's charts: understood, renamed, ignored, or refused. docs/kubernetes.md has them as tables.
 */}}
 
 {{/* The RuntimeClasses: operator.runtimeClass is another name of nvidia; the others are for cdi.enabled. */}}
@@ -29,7 +29,7 @@ Values of NVIDIA's charts: understood, given nvct's names, ignored, or refused. 
 {{- .Values.hostPaths.kubeletRootDir | default .Values.hostPaths.kubelet -}}
 {{- end }}
 
-{{/* The ConfigMap of MIG configurations. The operator's own has what nvct has built in. */}}
+{{/* The ConfigMap of MIG configurations; "" for the operator's own, whose configurations nvct has built in. */}}
 {{- define "nvct.migConfig" -}}
 {{- if and .Values.migManager.config.create .Values.migManager.config.data -}}
 {{- .Values.migManager.config.name | default (printf "%s-mig-configs" (include "nvct.fullname" .)) -}}
@@ -45,7 +45,7 @@ Values of NVIDIA's charts: understood, given nvct's names, ignored, or refused. 
 {{- kindIs "slice" $strategy | ternary (join "," $strategy) $strategy -}}
 {{- end }}
 
-{{/* The ConfigMap of config files, "" for none; config is the plugin's name of devicePlugin.config. */}}
+{{/* The ConfigMap of config files, "" for none; in the plugin's chart, devicePlugin.config is called config. */}}
 {{- define "nvct.configMap" -}}
 {{- $config := .Values.config | default dict -}}
 {{- if and $config.map (or $config.name .Values.devicePlugin.config.name) }}{{ fail "config.map and the name of a ConfigMap are both given: nvct takes one of them." }}{{ end -}}
@@ -58,15 +58,15 @@ Values of NVIDIA's charts: understood, given nvct's names, ignored, or refused. 
 {{- .Values.devicePlugin.config.default | default (.Values.config | default dict).default | default "" -}}
 {{- end }}
 
-{{/* What nodes without the label get that no default names. The operator's have GPUs as they are; the plugin's chart
-refuses, because all of its values speak of these config files. */}}
+{{/* The fallbacks for nodes without the label if there is no default. With the operator's values, these nodes offer their
+GPUs without a config file; with those of the plugin's chart, they offer none. */}}
 {{- define "nvct.configFallbacks" -}}
 {{- $config := .Values.config | default dict -}}
 {{- $own := ternary (list "named" "single") (list "named" "single" "empty") (or $config.map $config.name | not | not) -}}
 {{- join "," ($config.fallbackStrategies | default $own) -}}
 {{- end }}
 
-{{/* Variables of the agent that these charts have as values. */}}
+{{/* Variables of the agent for values of these charts. */}}
 {{- define "nvct.chartEnv" -}}
 {{- $names := dict "GDRCOPY_ENABLED" .Values.gdrcopyEnabled "GDS_ENABLED" .Values.gdsEnabled "MOFED_ENABLED" .Values.mofedEnabled -}}
 {{- $_ := set $names "DEVICE_DISCOVERY_STRATEGY" .Values.deviceDiscoveryStrategy -}}
@@ -80,7 +80,7 @@ refuses, because all of its values speak of these config files. */}}
 {{- end }}
 {{- end }}
 
-{{/* Refuse what would leave a cluster without what its values promise. */}}
+{{/* Refuse values that promise what nvct would not do. */}}
 {{- define "nvct.refuse" -}}
 {{- $table := include "nvct.table" . | fromYaml }}
 {{- if regexMatch $table.images .Values.image.repository }}
@@ -130,7 +130,7 @@ refuses, because all of its values speak of these config files. */}}
 {{- end }}
 {{- end }}
 
-{{/* What nvct knows of values of NVIDIA's charts: tables, which `nvct convert values` reads, too. */}}
+{{/* Tables of the values of NVIDIA's charts; `nvct convert values` reads them, too. */}}
 {{- define "nvct.table" -}}
 {{- .Files.Get "chart_values.yaml" -}}
 {{- end }}
@@ -144,8 +144,8 @@ refuses, because all of its values speak of these config files. */}}
 {{- dict "value" $at | toJson -}}
 {{- end }}
 
-{{/* Give values of dcgm-exporter's chart and the DRA driver's nvct's names. Each template begins with it: helm renders
-them in an order of its own, with the same values. */}}
+{{/* Give nvct's names to values of the charts of dcgm-exporter and the DRA driver. Each template includes this first,
+because helm renders templates in an order of its own, with the same values. */}}
 {{- define "nvct.translate" -}}
 {{- $renamed := (include "nvct.table" . | fromYaml).renamed -}}
 {{- range $row := $renamed }}
@@ -172,12 +172,12 @@ them in an order of its own, with the same values. */}}
 {{- end -}}
 {{- end }}
 
-{{/* Not empty if a section has nothing in it, or one section that has nothing. */}}
+{{/* Not empty if a section is empty, or has only one section that is empty. */}}
 {{- define "nvct.isEmpty" -}}
 {{- toJson . | regexFind "^([{](\"[^\"]*\":)?)+}+$" -}}
 {{- end }}
 
-{{/* Which value has an effect only beside which other ones: one of them is enough. */}}
+{{/* Values that have an effect only with one of some other values. */}}
 {{- define "nvct.needs" -}}
 condition.podEvents: [condition.enabled=true]
 config.default: [config.map, config.name, devicePlugin.config.name]
@@ -203,7 +203,7 @@ nri.managementNamespaces: [nri.enabled=true, cdi.nriPluginEnabled=true]
 toolkit.env: [toolkit.enabled=true]
 {{- end }}
 
-{{/* A sentence for each value that lacks the one that it needs. */}}
+{{/* A sentence for each value that has no effect because none of these other values is set. */}}
 {{- define "nvct.lacking" -}}
 {{- range $path, $needs := fromYaml (include "nvct.needs" .) }}
 {{- $value := (include "nvct.at" (list $.Values $path) | fromJson).value -}}
@@ -232,7 +232,7 @@ toolkit.env: [toolkit.enabled=true]
 {{- if kindIs "map" $value }}
 {{- range $key := keys $value | sortAlpha }}
 {{- if not (or (has $key $known) (include "nvct.isEmpty" (index $value $key))) }}
-- {{ $section }}.{{ $key }}: nvct has nothing of that name
+- {{ $section }}.{{ $key }}: nvct has no value of that name
 {{- end }}
 {{- end }}
 {{- end }}

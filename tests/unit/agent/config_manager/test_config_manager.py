@@ -61,7 +61,7 @@ def test_without_a_file_a_sentence_says_why(
     with pytest.raises(HostError) as caught:
         task.choose(Settings(node_name="n", default=default), label, ["a", "b"])
     assert sentence in caught.value.message
-    assert "there are: a, b" in caught.value.hint
+    assert "the folder has a, b" in caught.value.hint
 
 
 def test_options_are_the_incumbents() -> None:

@@ -43,9 +43,13 @@ def test_version_and_help_are_printed(words: tuple[str, ...], lines: tuple[str, 
     ("words", "env", "sentence"),
     [
         ([PLUGIN, "--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'; it is one of n"),
-        ([PLUGIN], {"NVCT_LOG_FORMAT": "xml"}, "NVCT_LOG_FORMAT='xml'; it is one of text, json"),
+        (
+            [PLUGIN],
+            {"NVCT_LOG_FORMAT": "xml"},
+            "NVCT_LOG_FORMAT='xml' is unknown; it is one of text, json",
+        ),
         ([PLUGIN, "--kubelet-socket="], {}, "no libnvidia-ml.so.1 in /;"),
-        ([LABELS, "--oneshot"], {}, "this is no pod of a cluster, and no kubeconfig is given"),
+        ([LABELS, "--oneshot"], {}, "this is not a pod of a cluster, and no kubeconfig is given"),
         ([LABELS, "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in /;"),
     ],
 )

@@ -346,7 +346,7 @@ async def test_a_label_of_the_node_moves_its_gpus_when_nobody_has_them(
         lab.label(**{LABEL: DRA})
         await until(lambda: lab.offered() == ["gpu-1", "gpu-2", "gpu-3"])
         lab.label(**{LABEL: "both"})
-        await until(lambda: "is classic or dra, not 'both'" in mode.problem)
+        await until(lambda: "must be classic or dra, not 'both'" in mode.problem)
         assert mode.mode == DRA
 
 

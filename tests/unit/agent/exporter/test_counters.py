@@ -151,7 +151,7 @@ def test_the_folder_of_the_first_version_gets_the_textfile(
         (["--collect-interval", "5s"], "--collect-interval must be 1000 milliseconds or more"),
         (["--collect-interval", "10"], "--collect-interval must be 1000 milliseconds or more"),
         (["--kubernetes-gpu-id-type", "name"], "invalid --kubernetes-gpu-id-type option: 'name'"),
-        (["--frobnicate"], "'--frobnicate' is no option of dcgm-exporter"),
+        (["--frobnicate"], "'--frobnicate' is not an option of dcgm-exporter"),
     ],
 )
 def test_a_wrong_option_is_refused(words: list[str], message: str) -> None:

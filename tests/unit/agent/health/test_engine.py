@@ -335,4 +335,4 @@ def test_the_tasks_of_a_process_share_one_engine(tmp_path: Path) -> None:
 
     assert other.health(settings) is context.health(settings) is context.shared.health
     assert Context(env=env, client=context.client, journal=Log()).shared.health is None
-    assert log.getvalue().count("'many' is no XID") == 1
+    assert log.getvalue().count("'many' is not an XID") == 1

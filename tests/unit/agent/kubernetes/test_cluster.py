@@ -61,7 +61,7 @@ def test_other_refusals(status: int, message: str) -> None:
 
 
 def test_outside_of_a_cluster_a_kubeconfig_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="no pod of a cluster, and no kubeconfig"):
+    with pytest.raises(ClusterError, match="not a pod of a cluster, and no kubeconfig"):
         cluster.connect("", {})
     with pytest.raises(ClusterError, match=r"no access .*: .*nowhere not found") as caught:
         cluster.connect("/nowhere", {})
@@ -70,7 +70,7 @@ def test_outside_of_a_cluster_a_kubeconfig_is_needed(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match=r"kubeconfig .* is malformed"):
         cluster.connect(f"{tmp_path}/kubeconfig", {})
     (tmp_path / "kubeconfig").write_text("clusters: [")
-    with pytest.raises(ClusterError, match=r"kubeconfig .* is no YAML: .*line 1") as caught:
+    with pytest.raises(ClusterError, match=r"kubeconfig .* is not YAML: .*line 1") as caught:
         cluster.connect(f"{tmp_path}/kubeconfig", {})
     assert "\n" not in caught.value.message
 

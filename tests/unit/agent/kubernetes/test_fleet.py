@@ -82,7 +82,7 @@ def test_a_node_has_its_gpus_its_driver_and_the_reason_why_it_is_not_ready() -> 
         ("foreign", {"nvidia.com/gpu": 2}, "", "", "", "Unknown", fleet.NO_AGENT),
         ("good", {"nvidia.com/gpu": 8}, "580.1", "H100", "Ready", "Unknown", ""),
         ("refused", {}, "", "", "NotReady", "Unknown", "Readiness probe failed: nvct: refused"),
-        ("silent", {}, "", "", "NotReady", "Unknown", "no event tells why"),
+        ("silent", {}, "", "", "NotReady", "Unknown", "no event says why"),
     ]
 
 
@@ -153,7 +153,7 @@ def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:
         ("hung", "False", "NvmlHung: so it is"),
         ("ill", "True", "DeviceUnhealthy: so it is"),
         ("old", "Unknown", f"the agent has been silent since {old:%Y-%m-%dT%H:%M:%SZ}"),
-        ("strange", "Unknown", "the condition does not tell when it was written"),
+        ("strange", "Unknown", "the condition does not say when it was written"),
     ]
 
 

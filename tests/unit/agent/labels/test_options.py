@@ -82,7 +82,7 @@ def test_intervals(text: str, expected: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "60", "s", "1m 30s", "-5s", "forever", "+", "2562048h"])
 def test_an_interval_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no duration"):
+    with pytest.raises(UsageError, match="is not a duration"):
         options.resolve([f"--sleep-interval={text}"], {})
 
 

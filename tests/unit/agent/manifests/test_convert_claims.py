@@ -178,7 +178,7 @@ def test_each_pod_in_an_object_of_other_software_has_its_own_template(document: 
     assert "nvidia.com/gpu" not in str(made)
     _, changes = convert_claims.convert(document)
     group = document["apiVersion"].partition("/")[0]
-    assert f"this kind is of {group}: see that it knows resourceClaims of pods" in changes[-1]
+    assert f"this kind is of {group}: check that it knows resourceClaims of pods" in changes[-1]
 
 
 def test_equal_requests_of_one_object_have_one_template() -> None:
@@ -230,18 +230,18 @@ def with_resources(**resources: Any) -> Any:
     ("document", "sentence"),
     [
         (with_resources(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 30}),
-         "container main keeps its limits: no claim stands for nvidia.com/gpumem-percentage"),
+         "container main keeps its limits: no claim replaces nvidia.com/gpumem-percentage"),
         (with_resources(limits={"nvidia.com/gpu": 2, "nvidia.com/gpumem": 3000}),
-         "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpumem"),
+         "Pod train: container main keeps its limits: no claim replaces nvidia.com/gpumem"),
         (with_resources(limits={"nvidia.com/gpu": 1, "nvidia.com/gpucores": 30}),
-         "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpucores"),
+         "Pod train: container main keeps its limits: no claim replaces nvidia.com/gpucores"),
         (with_resources(limits={"nvidia.com/gpu.shared": 1}),
-         "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpu.shared"),
+         "Pod train: container main keeps its limits: no claim replaces nvidia.com/gpu.shared"),
         (with_resources(requests={"nvidia.com/gpu": 1}),
-         "container main keeps the request nvidia.com/gpu: Kubernetes demands a limit beside it"),
+         "container main keeps the request nvidia.com/gpu: Kubernetes requires a limit with it"),
         (of_other("InferenceService", "serving.kserve.io",
                   predictor={"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}),
-         "the limit nvidia.com/gpu in spec.predictor.model.resources stays: it is of no container"),
+         "the limit nvidia.com/gpu in spec.predictor.model.resources stays: no container"),
     ],
     ids=["part", "parts-of-two", "threads", "shared", "request", "of-kserve"],
 )  # fmt: skip
@@ -260,19 +260,19 @@ def terms(*found: Any) -> Any:
     ("document", "sentence"),
     [
         *(
-            (with_resources(limits={"nvidia.com/gpu": count}), f"gpu: {count!r} is no number")
+            (with_resources(limits={"nvidia.com/gpu": count}), f"gpu: {count!r} is not a number")
             for count in ("many", "$GPUS", None, 0.5)
         ),
-        (with_resources(limits={"nvidia.com/gpumem": "{{x}}"}), "gpumem: '{{x}}' is no number"),
-        (with_resources(limits=["nvidia.com/gpu"]), "limits of container main is no object"),
-        (pod(containers=[{"name": "main", "resources": "many"}]), "of container main is no object"),
-        (pod(nodeSelector=["a"]), "nodeSelector is no object"),
-        (pod(affinity="a"), "nodeAffinity is no object"),
-        (pod(**terms(None)), "nodeAffinity is no list of objects"),
-        (pod(**terms({"matchExpressions": ["a"]})), "nodeAffinity is no list of objects"),
+        (with_resources(limits={"nvidia.com/gpumem": "{{x}}"}), "gpumem: '{{x}}' is not a number"),
+        (with_resources(limits=["nvidia.com/gpu"]), "limits of container main is not an object"),
+        (pod(containers=[{"name": "main", "resources": "many"}]), "of container main is not an object"),
+        (pod(nodeSelector=["a"]), "nodeSelector is not an object"),
+        (pod(affinity="a"), "nodeAffinity is not an object"),
+        (pod(**terms(None)), "nodeAffinity is not a list of objects"),
+        (pod(**terms({"matchExpressions": ["a"]})), "nodeAffinity is not a list of objects"),
         (pod(**terms({"matchExpressions": [{"key": "nvidia.com/gpu.memory", "values": 8}]})),
-         "values is no list"),
-        (pod(resourceClaims="a"), "resourceClaims is no list of objects"),
+         "values is not a list"),
+        (pod(resourceClaims="a"), "resourceClaims is not a list of objects"),
     ],
 )  # fmt: skip
 def test_what_is_malformed_is_refused(document: Any, sentence: str) -> None:

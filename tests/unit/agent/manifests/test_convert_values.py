@@ -31,14 +31,14 @@ def test_values_become_those_of_the_chart(given: dict[str, Any], expected: dict[
     assert yaml.safe_dump(given) == before
 
 
-GONE = "nvct has nothing of that name"
+GONE = "nvct has no value of that name"
 
 
 @pytest.mark.parametrize(
     ("given", "expected", "sentences"),
     [
         ({"typo": 1, "toolkit": {"version": "v1"}, "nfd": {"enabled": False}, "psp": {"a": 1}}, {},
-         ["psp: Kubernetes has no such policies any more", f"typo: {GONE}",
+         ["psp: Kubernetes no longer has these policies", f"typo: {GONE}",
           f"toolkit.version: {GONE}"]),
         ({"dcgmExporter": {"serviceMonitor": {"enabled": True, "labels": {"a": "b"}},
                            "config": {"map": {"c": "d"}}},

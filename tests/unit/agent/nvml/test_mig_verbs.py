@@ -122,7 +122,7 @@ async def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
 
     async with connected(worker) as client:
         gpus = (await client.mig()).gpus
-        with pytest.raises(NvmlError, match="NVML does not know all GPUs"):
+        with pytest.raises(NvmlError, match="NVML does not know all the GPUs"):
             await client.call(mig_verbs.RESET, NoneType, {"gpus": [gpus[0].bus_id, "; reboot"]})
         assert not record.exists()
         buses: list[Json] = [gpu.bus_id for gpu in gpus[2:4]]

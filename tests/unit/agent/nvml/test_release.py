@@ -278,7 +278,7 @@ def test_one_that_cannot_let_go_says_so_and_tries_again(host: Host) -> None:
     host.nvml.failure = NvmlError("process 7 waits in the driver")
     release.request(600, host.folder)
     assert host.look()
-    assert "still in use by this agent: process 7 waits in the driver" in host.log.getvalue()
+    assert "this agent still uses the driver: process 7 waits in the driver" in host.log.getvalue()
     host.look()
     assert host.nvml.releases == 1
     host.nvml.failure = None

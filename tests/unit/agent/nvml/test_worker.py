@@ -237,7 +237,7 @@ async def test_a_gpu_that_hangs_stays_as_it_was_and_the_others_are_asked(
         report = await client.report()
         assert report.gpus == before.gpus
         assert report.unanswered == {"1": "no answer within 0.8 s"}
-        assert report.warnings == (f"GPU 1 does not answer: {uuid} counts as it was",)
+        assert report.warnings == (f"GPU 1 does not answer: {uuid} is shown as it was",)
         assert await client.attributes() == attributes
         assert await client.properties() == properties
         await client.close()
@@ -261,7 +261,7 @@ async def test_a_gpu_that_has_never_answered_is_left_out(
     async with connected(worker) as client:
         report = await client.report()
         assert [gpu.index for gpu in report.gpus] == [0, 2, 3]
-        assert report.warnings == ("GPU 1 does not answer: it is not known what it is",)
+        assert report.warnings == ("GPU 1 does not answer: it has never been reported",)
         node_changes.apply(worker.node, "gpu", ("1", "hang=0"))
 
 

@@ -90,7 +90,7 @@ async def test_an_agent_waits_for_the_worker_of_its_own_release(worker: OfReleas
         first.wait()
         assert len((await client.report()).gpus) == 4
     lines = cast("io.StringIO", log.target).getvalue().splitlines()
-    assert len([line for line in lines if "its own worker is waited for" in line]) == 1
+    assert len([line for line in lines if "it waits for its own worker" in line]) == 1
 
 
 async def test_an_agent_that_serves_takes_any_worker_of_its_protocol(worker: OfRelease) -> None:
@@ -117,7 +117,7 @@ async def test_a_worker_of_another_protocol_is_refused_until_it_is_replaced(
 
 def test_one_that_does_not_say_its_protocol_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "old.sock")
-    refusal = {"class": "NvmlError", "message": "there is no verb", "hint": "", "code": ""}
+    refusal = {"class": "NvmlError", "message": "the verb is unknown", "hint": "", "code": ""}
 
     def serve(listener: socket.socket) -> None:
         client, _ = listener.accept()
@@ -197,7 +197,7 @@ def owners_are_named(host_root: Path) -> None:
         assert owner("link.sock")["pid"] == 0
     assert owner("nothing.sock")["pid"] == 0
     for name in ("../kubelet.sock", ".", "a/b", ""):
-        with pytest.raises(ValueError, match="no name of a socket"):
+        with pytest.raises(ValueError, match="not the name of a socket"):
             SocketOwner(folder="device-plugins", name=name)
 
 

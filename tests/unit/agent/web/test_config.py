@@ -75,12 +75,12 @@ GOOD = (
     "http_server_config: {headers: {X-XSS-Protection: 1}}",
 )
 BAD = {
-    "junk": "is no table",
+    "junk": "is not a table",
     "junk: 1": "unknown key 'junk'",
     "tls_server_config: {junk: 1}": "unknown key tls_server_config.junk",
     "tls_server_config: {cert_file: [a]}": "tls_server_config.cert_file has the wrong type",
-    "tls_server_config: {cert_file: server.pem}": "set one of key and key_file",
-    "tls_server_config: {key_file: server.key}": "set one of cert and cert_file",
+    "tls_server_config: {cert_file: server.pem}": "set either key or key_file",
+    "tls_server_config: {key_file: server.key}": "set either cert or cert_file",
     "tls_server_config: {cert_file: no, key_file: server.key}": "wrong type",
     "tls_server_config: {cert_file: none, key_file: server.key}": "none: No such file",
     "tls_server_config: {cert_file: server.pem, key_file: other.key}": "cannot be used: ",
@@ -90,7 +90,7 @@ BAD = {
     f"{TLS}, min_version: TLS14}}": "unknown min_version 'TLS14'",
     f"{TLS}, cipher_suites: [TLS_MADE_UP]}}": "unknown cipher suite 'TLS_MADE_UP'",
     f"{TLS}, curve_preferences: [CurveP1]}}": "unknown curve 'CurveP1'",
-    "basic_auth_users: {alice: secret}": "the password of 'alice' is no bcrypt hash",
+    "basic_auth_users: {alice: secret}": "the password of 'alice' is not a bcrypt hash",
     "http_server_config: {headers: {X-Frame-Options: allow}}": "must be deny or sameorigin",
     "http_server_config: {headers: {X-Other: a}}": "the header 'X-Other' cannot be set",
     "a: 1\na: 2": "malformed in line 2: duplicate key a",
@@ -99,7 +99,7 @@ OURS = {
     f"{TLS}, client_auth_type: RequireAndVerifyClientCert}}": "belong together",
     f"{TLS}, client_auth_type: RequireAnyClientCert}}": "not supported",
     f"{TLS}, min_version: TLS13, max_version: TLS12}}": "min_version is above max_version",
-    f"{TLS}, curve_preferences: [CurveP256, X25519]}}": "curve_preferences may have one curve",
+    f"{TLS}, curve_preferences: [CurveP256, X25519]}}": "curve_preferences can have only one curve",
     'http_server_config: {headers: {X-XSS-Protection: "a\\r\\nb"}}': "is malformed",
     "rate_limit: {interval: 1s}": "rate_limit.burst must be 1 or more",
     "rate_limit: {interval: soon, burst: 1}": "rate_limit.interval 'soon' is malformed",
@@ -257,7 +257,7 @@ async def test_a_changed_file_is_read_and_a_wrong_one_is_not(
     said = log.getvalue()
     assert said.count("read the web configuration again") == 2
     assert said.count("cannot be used") == 1
-    assert "switches TLS on or off, which needs a new start: the former" in said
+    assert "switches TLS on or off, which needs a restart: the former" in said
 
 
 async def test_a_crowd_of_unfinished_handshakes_leaves_room(
@@ -389,5 +389,5 @@ async def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Pa
 def test_the_exporter_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
     words = ("--web-config-file", write(tmp_path, "basic_auth_users: {alice: secret}"))
     context = Context(words=words, env={}, client=NvmlClient(None), journal=Log())
-    with pytest.raises(DocumentError, match="the password of 'alice' is no bcrypt hash"):
+    with pytest.raises(DocumentError, match="the password of 'alice' is not a bcrypt hash"):
         exporter.make(context)
