@@ -61,7 +61,7 @@ def test_a_reset_and_the_pods_that_it_takes(machine: Machine, uuids: list[str]) 
         "quarantined", "evicting", f"  pod default/train has {uuids[1]}", "releasing",
         "resetting", "checking", "probation",
     ]  # fmt: skip
-    assert "  no pod has it" in plan(machine, uuids[2])
+    assert "  no pod uses it" in plan(machine, uuids[2])
 
 
 def test_an_error_that_no_reset_helps(machine: Machine, uuids: list[str]) -> None:  # noqa: F811

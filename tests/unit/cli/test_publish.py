@@ -74,7 +74,7 @@ def test_status_names_the_devices_that_are_held_back(lab: Lab) -> None:
     part = parts.specs(node(lab))
 
     assert part.health == "ok"
-    assert part.lines[1] == "held back, as `nvct publish --devices` says: GPU 0"
+    assert part.lines[1] == "held back by `nvct publish --devices`: GPU 0"
     publish(lab, lab.home / "cdi/nvidia.yaml", "--devices", "all")
     assert len(parts.specs(node(lab)).lines) == 1
 

@@ -93,7 +93,7 @@ def test_a_run_without_a_kind_is_reported(tmp_path: Path) -> None:
 
     assert completed.exit_code == 0
     assert completed.stderr == (
-        "nothing to do: ask for --control-devices, --gpus, --caps or --all\n"
+        "nothing to do: add --control-devices, --gpus, --caps or --all\n"
     )
 
 
