@@ -46,7 +46,7 @@ def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
 
     assert [one.severity for one in application.findings] == ["note"]
     assert old.findings == ()
-    assert old.lines == ("1 GPU, none with an error that asks for something",)
+    assert old.lines == ("1 GPU, none with an error that needs an action",)
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_program_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
     assert lab.cause() == "not-restarted"
     found = lab.findings()["not-restarted"]
     assert found.remedy == "systemctl restart docker"
-    assert f"/usr/bin/{RUNTIME_HOOK} came or was replaced" in found.evidence
+    assert f"/usr/bin/{RUNTIME_HOOK} was installed or replaced" in found.evidence
 
 
 @pytest.mark.parametrize(("age", "cause"), [(2 * HOUR, ""), (HOUR / 2, "not-restarted")])
