@@ -26,14 +26,18 @@ def test_each_room_is_listed_once() -> None:
 
 def test_each_named_file_exists() -> None:
     alone = re.findall(r"`((?:nvct|nvct_sim|packaging|tests)/[\w/.]+)`", TEXT)
+    table = TEXT.partition("| what | where |")[2]
     together = [
-        f"{folder}/{name}"
-        for names, folder in re.findall(r"((?:`\w+\.py`, )+`\w+\.py`) in `(nvct[\w/]*)`", TEXT)
-        for name in re.findall(r"\w+\.py", names)
+        f"nvct/{before}{name}{after}"
+        for before, names, after in re.findall(r"`([\w/]*)\{([\w/.,]+)\}([./\w]*)`", table)
+        for name in names.split(",")
     ]
+    below = [f"nvct/{name}" for name in re.findall(r"`([\w/]+\.py)`", table)]
 
     assert together
-    assert [name for name in (*alone, *together) if not (REPOSITORY / name).exists()] == []
+    assert below
+    named = (*alone, *together, *below)
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(REPOSITORY)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of a node and their devices: pure functions of inventory and settings.
+"""The resources of a node, their devices and replicas: pure functions of inventory and settings.
 
 Names, ids and refusals are those of NVIDIA's device plugin, with these differences: the patterns
 of `resources` and the devices of `sharing` have an effect, and with MIG strategy mixed a compute

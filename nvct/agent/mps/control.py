@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One MPS control daemon: started as a child, asked by its own program, stopped.
+"""One MPS control daemon: started as a child, told its limits, asked, stopped; time slices.
 
 The program nvidia-cuda-mps-control is the daemon with -f, and without it sends the commands of
 standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY.

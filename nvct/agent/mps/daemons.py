@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPS control daemons that a node's resources need, and what clients get: pure functions.
+"""The MPS control daemons that a node's resources need, and limits of clients: pure functions.
 
 One daemon serves each resource whose devices are shared by MPS. It divides the memory and the
 threads of a GPU among its replicas, as NVIDIA's mps-control-daemon 0.20 does. A claim of DRA that

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI container edits as fragments of an OCI config.json for this host.
+"""CDI container edits as fragments of an OCI config.json: nodes, device rules, mounts, hooks.
 
 Cold. Missing fields of a device node are read from the host's node at each call; the argument is
 not changed. Rules as in the CDI library 1.1, with one addition: if the host's node has other

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries of the driver: files with the driver's version as their suffix, and some exceptions.
+"""Finds the driver's libraries: files with its version as their suffix, and some exceptions.
 
 Contract: directories come from the tree's own ld.so.cache and from a list of usual ones. Libraries
 for another machine, 32-bit ones too, are left out. Links are resolved inside the driver root. A
