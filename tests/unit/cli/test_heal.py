@@ -101,5 +101,5 @@ def test_where_the_kubelet_cannot_be_asked_the_plan_says_who_knows(
     """On a host with the chart, nvct's Python is the system's, without the agent's modules."""
     monkeypatch.setitem(sys.modules, "nvct.agent.kubernetes.node_pods", None)
     lines = plan(machine, uuids[1])
-    assert sum("nvct ps shows its pods" in line for line in lines) == 1
+    assert sum("its pods: see nvct ps" in line for line in lines) == 1
     assert lines[-1].startswith("probation")

@@ -203,12 +203,12 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nosuch"], "no such option '--nosuch'; nvct"),
+        (["--nosuch"], "no such option '--nosuch'; see nvct"),
         (["sim", "list", "--profiles=x"],
-         "option '--profiles' does not take a value; nvct"),
-        (["cdi", "validate"], "missing argument 'FILES...'; nvct cdi validate"),
+         "option '--profiles' does not take a value; see nvct"),
+        (["cdi", "validate"], "missing argument 'FILES...'; see nvct cdi validate"),
         (["cdi", "generate", "--forma=json"],
-         "no such option '--forma'; did you mean --format? nvct cdi generate"),
+         "no such option '--forma'; did you mean --format? see nvct cdi generate"),
     ],
     ids=["option", "value", "argument", "nearly"],
 )  # fmt: skip

@@ -98,7 +98,7 @@ def test_after_another_driver_what_was_left_out_is_uncertain(lab: Lab) -> None:
     (unknown,) = told["unknown"]
     assert unknown.startswith("what was left out is from the current plan, for driver 580")
     (lab.run_dir / "own.plan").unlink()
-    assert "no other fits" in creation(lab)["unknown"][0]
+    assert "no other plan fits" in creation(lab)["unknown"][0]
 
 
 def test_a_record_that_newer_ones_have_replaced(lab: Lab) -> None:
@@ -112,7 +112,7 @@ def test_a_record_that_newer_ones_have_replaced(lab: Lab) -> None:
     request, record = creation(lab, started_s=1e9)["unknown"]
 
     assert request.endswith("NVIDIA_VISIBLE_DEVICES=void replaced the request in its config.json")
-    assert "before the oldest record that is kept" in record
+    assert "before the oldest record: newer" in record
 
 
 @pytest.mark.parametrize(

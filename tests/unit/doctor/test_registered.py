@@ -46,9 +46,7 @@ def test_an_engine_that_can_give_no_gpu_is_a_fault_where_there_is_one() -> None:
 
     assert part.health == "attention"
     (finding,) = part.findings
-    assert (
-        finding.evidence == "docker 28.5.2: no NVIDIA runtime, and no GPU by CDI: CDI is off"
-    )
+    assert finding.evidence == "docker 28.5.2: no NVIDIA runtime, and no GPU by CDI: CDI is off"
     assert finding.remedy == "Run `nvct runtime configure --runtime=docker`."
     without = check(status(engine(), cdi=False), gpu=False)
     assert (without.health, [one.severity for one in without.findings]) == ("absent", ["note"])

@@ -75,7 +75,7 @@ def test_this_process_in_a_namespace_names_the_node(
 
     assert [one.severity for one in part.findings] == ["error"]
     assert "cannot open " in part.lines[0]
-    assert part.lines[0].endswith("so for 1 more")
+    assert part.lines[0].endswith("nor 1 more")
 
 
 def test_the_user_may_open_the_nodes_by_a_group_to_be_kept(tmp_path: Path) -> None:

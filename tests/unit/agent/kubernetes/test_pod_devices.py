@@ -289,7 +289,7 @@ def test_a_claim_of_a_pod_that_has_ended_is_gone(cluster: FakeCluster) -> None:
     done["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": "train-g-x"}]
     cluster.put(POD, done)
 
-    assert "claim train-g-x: it is gone, as claims of a template are" in lines(cluster)
+    assert "claim train-g-x: it was deleted when the pod ended" in lines(cluster)
 
 
 def test_no_remedy_names_the_command_that_prints_it(cluster: FakeCluster) -> None:
@@ -353,7 +353,7 @@ def test_a_class_of_which_no_node_has_a_device(cluster: FakeCluster) -> None:
                 pod("by-claim", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))  # fmt: skip
     cluster.put(claims.kind("v1"), claim("c"))
 
-    assert "given for it, too (DRA): no node offers one" in lines(cluster, "by-resource")
+    assert "satisfy it, too (DRA): no node offers one" in lines(cluster, "by-resource")
     assert "(1 of class gpu.nvidia.com): no node offers one" in lines(cluster, "by-claim")
 
 

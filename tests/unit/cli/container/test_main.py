@@ -184,7 +184,7 @@ def test_help_needs_no_driver_and_no_config(lab: Lab, argv: list[str]) -> None:
         (["configure", "/a", "/b"], "configure takes one folder, not 2"),
         *((["configure", root], f"the root {root!r} is not an absolute path below /")
           for root in ("rel", "/", "//", "/a/..")),
-        *((["configure", f"-p{pid}", "/x"], f"--pid {pid!r} is no process")
+        *((["configure", f"-p{pid}", "/x"], f"--pid {pid!r} is not a container's process")
           for pid in ("0", "1", "x", "-3")),
     ],
 )  # fmt: skip
@@ -371,7 +371,7 @@ def test_imex_channels_have_to_be_there(lab: Lab) -> None:
     whole = listed(lab, "--imex-channel", "0")  # does not count as a choice
     assert "/dev/nvidia-caps-imex-channels/channel0" in whole
     assert "/dev/nvidia0" in whole
-    assert "channel7 is no device node" in complaint(lab, "list", "--imex-channel=0,7")
+    assert "channel7 is not a device node" in complaint(lab, "list", "--imex-channel=0,7")
     assert "imex-channel error: x: no number" in complaint(lab, "list", "--imex-channel=x")
 
 
