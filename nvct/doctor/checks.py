@@ -91,7 +91,8 @@ CHECKS = (
           incumbent.check),
     Check("management", "Are the devices that change MIG out of reach?", security.management),
     Check("image", "Does the image have what the driver needs?", image_needs.check),
-    Check("images", "Does no image get all GPUs by itself?", security.images_ask_for_all),
+    Check("images", "Do images get all GPUs only if their users ask for them?",
+          security.images_ask_for_all),
 )
 # fmt: on
 STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "docker", "units")

@@ -69,7 +69,7 @@ def test_changes_come_at_their_times(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[[step]", "is no TOML"),
+        ("[[step]", "is not TOML"),
         ("", "is not a script"),
         ("step = 1", "is not a list of tables"),
         ("name = 'x'\n[[step]]\nat = 1\ndo = 'reload'", "is not a script"),
