@@ -83,7 +83,10 @@ def test_changes_come_at_their_times(
         ("[[step]]\nat = 1\ngpu = 0\nset = {heat = 1}", "a GPU has no field 'heat'"),
         ("[[step]]\nat = 1\ngpu = 0\nset = {temp = 1.5}", "temp must be a number or a word"),
         ("[[step]]\nat = 1\ngpu = 0\nset = {util = 200}", "util=200 is too large"),
-        ("[[step]]\nat = 1\ngpu = 0\nover = 5\nset = {recovery = 'reset'}", "cannot change linearly"),
+        (
+            "[[step]]\nat = 1\ngpu = 0\nover = 5\nset = {recovery = 'reset'}",
+            "cannot change linearly",
+        ),
         ("[[step]]\nat = 1\ndo = 'explode 0'", "unknown change 'explode'"),
         ("[[step]]\nat = 1\ndo = 'xid 0'", "wrong arguments for xid"),
         ("[[step]]\nat = 1\ngpu = 0\ndo = 'lose 0'", "do must be a text, without keys except at"),

@@ -316,9 +316,7 @@ def test_a_resource_that_is_given_by_a_claim(cluster: FakeCluster) -> None:
 
     assert "has gpu-0 of n1 (NVIDIA H100, 80Gi) for gpu" in lines(cluster)
     said = lines(cluster, "waits")
-    assert (
-        "devices of class gpu.nvidia.com satisfy it, too (DRA): 1 of 1 devices fit" in said
-    )
+    assert "devices of class gpu.nvidia.com satisfy it, too (DRA): 1 of 1 devices fit" in said
     assert "fit, 0 of them free" in said
     assert "no node offers" not in said
 
