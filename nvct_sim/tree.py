@@ -288,7 +288,7 @@ def _read(path: str) -> str:
 
 
 def groups() -> dict[str, int]:
-    """Return name -> id of this host's groups, for the owners of DRM nodes."""
+    """Return the id of each of this host's groups, by name, for the owners of DRM nodes."""
     fields = (line.split(":") for line in _read("/etc/group").splitlines())
     return {f[0]: int(f[2]) for f in fields if len(f) > 2 and f[2].isdigit()}
 

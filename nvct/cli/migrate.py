@@ -213,7 +213,7 @@ def _other_items(errors: list[NvctError], *, dry_run: bool = False) -> Iterator[
 def _output() -> str:
     """Return the path of nvct's specification, which its service writes at boot.
 
-    Without the service it is "", for the path of nvidia-ctk's: that may survive a boot.
+    Without the service it is "": nvct then replaces nvidia-ctk's file, where a boot may keep it.
     """
     service = published_spec.variables_of_service(published_spec.REFRESH_ENV)
     named = os.environ.get(OUTPUT_ENV) or service.get(OUTPUT_ENV)

@@ -106,7 +106,7 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
 
 
 def components(ready: str, sys: str) -> dict[str, Finding]:
-    """Return whether each optional module of a driver container is loaded, by its status file.
+    """Return whether each optional module that the driver container's status file names is loaded.
 
     HostError if the driver container's file cannot be read.
     """

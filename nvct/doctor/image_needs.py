@@ -217,7 +217,7 @@ class ImageTree:
         return self._elves[key]
 
     def other_machine(self, name: str) -> str:
-        """Return the machine of a library for another machine than this host, "" without one."""
+        """Return the machine that a library is built for if not this host's; else ""."""
         folders = (each for one in TRIPLETS for each in machine_directories(one))
         paths = [*self._names.get(name, ()), *(f"{folder}/{name}" for folder in folders)]
         found = (self._read(path) for path in paths)

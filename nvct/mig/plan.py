@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolves a configuration into a layout for every GPU, before any is changed, and its changes.
+"""Resolves a configuration into a layout for every GPU, and plans the changes that lead there.
 
-The changes lead a GPU from one layout to another, and leave instances that both have alone.
+Everything is planned before any GPU is changed. Instances that both layouts have stay.
 """
 
 from __future__ import annotations
