@@ -372,7 +372,9 @@ def test_imex_channels_have_to_be_there(lab: Lab) -> None:
     assert "/dev/nvidia-caps-imex-channels/channel0" in whole
     assert "/dev/nvidia0" in whole
     assert "channel7 is not a device node" in complaint(lab, "list", "--imex-channel=0,7")
-    assert "imex-channel error: x: not a channel number" in complaint(lab, "list", "--imex-channel=x")
+    assert "imex-channel error: x: not a channel number" in complaint(
+        lab, "list", "--imex-channel=x"
+    )
 
 
 def test_a_driver_root_can_be_named(lab: Lab) -> None:
