@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI, any vendor's: names, the description of a document, its versions."""
+"""CDI of any vendor: names, the members of a document, versions."""

@@ -22,22 +22,22 @@ HINT = "write VENDOR/CLASS=DEVICE, as in nvidia.com/gpu=0"
 
 
 def parse(name: str) -> tuple[str, str, str]:
-    """Return vendor, class and device of a qualified name; RequestError if it is none."""
+    """Return vendor, class and device of a qualified name; RequestError if it is not one."""
     kind, equals, device = name.partition("=")
     vendor, slash, cls = kind.partition("/")
     if not (equals and slash and vendor and cls and device):
-        raise RequestError(f"{_shown(name)} is no CDI device name", hint=HINT)
+        raise RequestError(f"{_shown(name)} is not a CDI device name", hint=HINT)
     check_kind(vendor, cls)
     check_device_name(device)
     return vendor, cls, device
 
 
 def parse_kind(kind: str) -> tuple[str, str]:
-    """Return vendor and class of a kind, `vendor/class`; RequestError if it is none."""
+    """Return vendor and class of a kind, `vendor/class`; RequestError if it is not one."""
     vendor, slash, cls = kind.partition("/")
     if not (slash and vendor and cls):
         raise RequestError(
-            f"{_shown(kind)} is no CDI kind", hint="write VENDOR/CLASS, as in nvidia.com/gpu"
+            f"{_shown(kind)} is not a CDI kind", hint="write VENDOR/CLASS, as in nvidia.com/gpu"
         )
     check_kind(vendor, cls)
     return vendor, cls
@@ -49,7 +49,7 @@ def qualified(kind: str, device: str) -> str:
 
 
 def is_qualified(name: str) -> bool:
-    """Return whether a word is a qualified name."""
+    """Return whether a string is a qualified name."""
     try:
         parse(name)
     except RequestError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: N815  the members have the names of the documents
-"""The description of a CDI 1.1 document: the members of each object, their order and kinds.
+"""The description of a CDI 1.1 document: the members of each object, their order and types.
 
-`nvct.cdi.read.spec_fields` makes the readers of documents from these classes, so a member is
-named only here. They import nothing: `typing` would take longer than reading a spec.
+`nvct.cdi.read.spec_fields` makes the readers of documents from these classes, so only this file
+names the members. It imports nothing: importing `typing` would take longer than reading a spec.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 else:
 
     class TypedDict:
-        """Stands for typing's."""
+        """Stands in for `typing.TypedDict`."""
 
         def __init_subclass__(cls, *, total: bool = True) -> None:
-            """Accept the argument of typing's."""
+            """Accept the argument of `typing.TypedDict`."""
 
 
 class DeviceNode(TypedDict, total=False):
@@ -71,7 +71,7 @@ class Hook(TypedDict, total=False):
 
 
 class IntelRdt(TypedDict, total=False):
-    """Intel Resource Director Technology; replaces what config.json has."""
+    """Intel Resource Director Technology; replaces `intelRdt` of config.json."""
 
     closID: Text
     l3CacheSchema: Text

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Config.toml."""
+"""Reads and edits config.toml; edits any TOML file in place."""

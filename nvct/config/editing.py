@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits the text of a config.toml; comments, order and all other text are preserved.
 
-Cold. Implements `--set KEY[=VALUE]` of `nvidia-ctk config` with the rules of
-nvidia-container-toolkit v1.20, without its bug in lists with commas. A key that exists as comment
-(`#root = "/run/nvidia/driver"`) replaces the comment.
+Cold side. Implements `--set KEY[=VALUE]` of `nvidia-ctk config` with the rules of
+nvidia-container-toolkit v1.20, without its bug in lists with commas. If a key is in a comment
+(`#root = "/run/nvidia/driver"`), its line replaces the comment.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _setting(word: str, separator: str) -> tuple[str, Value]:
         if any(known.startswith(f"{key}.") for known in KEYS):
             raise UsageError(f"{key} is a table", hint="set one of its keys")
         raise UsageError(
-            f"{key!r:.80} is no key of config.toml",
+            f"config.toml has no key {key!r:.80}",
             hint="nvidia-ctk config default lists all keys",
         )
     if value == NIL and key.startswith("features."):
@@ -138,9 +138,9 @@ def _list(value: str, separator: str) -> list[str]:
 
 
 def change(text: str, settings: Mapping[str, Value], path: str) -> str:
-    """Return the text with new settings.
+    """Return the text with settings changed.
 
-    ConfigError if the text is not TOML, or no container can be created with the result.
+    ConfigError if the text is not TOML, or no container could be created with the result.
     """
     _read(text, path)
     for key, value in settings.items():
@@ -151,9 +151,9 @@ def change(text: str, settings: Mapping[str, Value], path: str) -> str:
 
 
 def complete(text: str, path: str) -> str:
-    """Return the default file with the keys of a text; a text with all keys unchanged.
+    """Return the default file with the settings of a text; a text that has all keys stays.
 
-    The incumbent also prints all effective values, and scripts read them. ConfigError if the text
+    The incumbent also prints all values in force, and scripts read them. ConfigError if the text
     is not TOML.
     """
     _read(text, path)
@@ -175,7 +175,7 @@ def complete(text: str, path: str) -> str:
 
 
 def _policy(text: str) -> str:
-    """Return the tables of the policy as they are written after an empty line, "" if none is."""
+    """Return the text of the policy's tables after an empty line; "" if there are none."""
     lines, inside, text = "", False, f"{text}\n"
     for node in statements(text):
         inside = node.table[:2] == ("nvct", "policy") if node.kind in HEADERS else inside
@@ -205,13 +205,13 @@ def _edited(text: str, edits: list[KeyEdit], path: str) -> str:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the number, from 1, of the line that sets a key; None if there is none."""
+    """Return the line number, from 1, at which a key is set; None if it is not set."""
     node = pair(statements(f"{text}\n"), _path(key))
     return text.count("\n", 0, node.start) + 1 if node else None
 
 
 def _comment(text: str, key: str) -> Node | None:
-    """Return the comment that would set a key."""
+    """Return the comment that contains a setting of a key, None if there is none."""
     table: Path = ()
     for node in statements(f"{text}\n"):
         table = node.table if node.kind in HEADERS else table
@@ -227,8 +227,8 @@ def _uncommented(text: str, comment: Node, key: str, value: Value) -> str:
     return text[: comment.start] + new + text[comment.end :]
 
 
-_NO_PROGRAM = "nvct runs no nvidia-container-cli; its prestart hook does that work itself"
-_NO_LDCONFIG = "nvct runs no ldconfig; it writes ld.so.cache of a container itself"
+_NO_PROGRAM = "nvct does not run nvidia-container-cli; its prestart hook does that work itself"
+_NO_LDCONFIG = "nvct does not run ldconfig; it writes a container's ld.so.cache itself"
 _OWN_CACHE = "nvct reads ld.so.cache of the driver root"
 
 UNREAD = {
@@ -236,15 +236,15 @@ UNREAD = {
     "nvidia-container-cli.environment": _NO_PROGRAM,
     "nvidia-container-cli.debug": f"{_NO_PROGRAM}; see nvidia-container-runtime.debug",
     "nvidia-container-cli.user": _NO_PROGRAM,
-    "nvidia-container-cli.no-pivot": f"{_NO_PROGRAM}, and never changes its own root",
+    "nvidia-container-cli.no-pivot": f"{_NO_PROGRAM} and never calls pivot_root",
     "nvidia-container-cli.ldcache": _OWN_CACHE,
     "nvidia-container-cli.ldconfig": f"{_NO_LDCONFIG}; a path without @ is refused",
-    "nvidia-ctk.path": "the hook of containers is nvct.hook-path",
-    "nvidia-container-runtime-hook.path": "the runtime adds no prestart hook in any mode",
+    "nvidia-ctk.path": "containers get the hook in nvct.hook-path",
+    "nvidia-container-runtime-hook.path": "the runtime never adds a prestart hook",
     "features.allow-ldconfig-from-container": f"{_NO_LDCONFIG}, so the container's never runs",
     "features.allow-unknown-oci-spec-fields": "unknown fields of config.json always stay",
 }
-"""Key -> reason."""
+"""Key without effect → the reason."""
 
 _PROGRAMS = {
     "nvidia-container-cli.path": paths.CONTAINER_CLI_PROGRAM,
@@ -258,7 +258,7 @@ _DEFAULTS: dict[str, object] = {
 
 
 def unread_warnings(settings: Config) -> list[str]:
-    """Return a message for each key with a value that has no effect."""
+    """Return a message for each key whose value has no effect."""
     default = Config()
     return [
         f"{key} has no effect: {why}"
@@ -276,12 +276,12 @@ def unknown_keys(text: str) -> list[str]:
             continue
         similar = difflib.get_close_matches(key, KEYS, 1)
         suggestion = f"; did you mean {similar[0]}?" if similar else ""
-        messages.append(f"{key} has no effect: there is no such key{suggestion}")
+        messages.append(f"{key} has no effect: no such key exists{suggestion}")
     return messages
 
 
 def _is_redundant(key: str, value: object, settings: Config) -> bool:
-    """Report whether a value describes what nvct does anyway."""
+    """Report whether a value says what nvct does in any case."""
     if key == "nvidia-container-cli.ldconfig":
         root = settings.driver_root.rstrip("/")
         programs = ("/sbin/ldconfig", f"{root}/sbin/ldconfig")

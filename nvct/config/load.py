@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses config.toml into a Config. Cold: a TOML parser is too slow for the create lane.
+"""Parses config.toml into a Config. Cold side: a TOML parser is too slow for the create lane.
 
 The file overrides the defaults key by key. Unknown keys are ignored, as in the incumbent
 (nvidia-container-toolkit v1.20), but a value of the wrong type is an error.
@@ -74,7 +74,7 @@ KEYS: dict[str, str] = {
     "nvct.sys-root": "sys_root",
     "nvct.plain-nodes": "plain_nodes",
 }
-"""Every supported key: its path in the file, and its attribute of Config."""
+"""Supported key of the file → attribute of Config."""
 
 POLICY = "nvct.policy"  # A table that `rules` parses as a whole
 
@@ -89,7 +89,8 @@ _ABSENT = object()
 def load(path: str, *, required: bool = False) -> Config:
     """Return the configuration in a config.toml; the default one if the file does not exist.
 
-    ConfigError if the file cannot be read, is not TOML, or has a value of the wrong type.
+    ConfigError if the file cannot be read, is not TOML, has a value of the wrong type, or is
+    `required` and does not exist.
     """
     data = read(path)
     if data is None:
@@ -105,10 +106,9 @@ def in_force(
     driver_root: str | None = None,
     dev_root: str | None = None,
 ) -> Config:
-    """Return the configuration of a named file, or of the usual one, with other roots.
+    """Return the configuration in a file, by default the environment's; roots override its values.
 
-    ConfigError as `load`, or if the named file does not exist. `driver_root`, `dev_root`: None for
-    the values in the file.
+    ConfigError as `load`, or if a `path` is given and does not exist.
     """
     settings = load(path or path_from(env), required=bool(path))
     return settings.replaced(
@@ -117,7 +117,7 @@ def in_force(
 
 
 def read(path: str) -> bytes | None:
-    """Return the bytes of a config.toml, None if absent; /dev/null counts as empty.
+    """Return the bytes of a config.toml, None if it does not exist; /dev/null counts as empty.
 
     ConfigError if it cannot be read, is too large, or is not a regular file.
     """
@@ -132,7 +132,7 @@ def read(path: str) -> bytes | None:
             f"{path} cannot be read: {error.strerror}", hint="make it a file that root can read"
         ) from error
     except DocumentError as error:  # for example a FIFO, which would block every create
-        raise ConfigError(error.message, hint="put a file of settings there") from error
+        raise ConfigError(error.message, hint="replace it by a file of settings") from error
 
 
 def text(data: bytes) -> str:
@@ -164,7 +164,7 @@ def from_toml(data: bytes, path: str) -> Config:
     try:
         document = toml.loads(text(data))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
+        raise ConfigError(f"{path} is not TOML: {error}", hint=CORRECT) from error
     values: dict[str, object] = {"path": path}
     for key, name in KEYS.items():
         value = _find(document, key, path)
@@ -178,7 +178,6 @@ def from_toml(data: bytes, path: str) -> Config:
 
 
 def _find(document: dict[str, object], key: str, path: str) -> object:
-    """Return the value of a dotted key, or _ABSENT."""
     *tables, last = key.split(".")
     table = document
     for depth, name in enumerate(tables):
@@ -210,7 +209,7 @@ def _typed(value: object, default: object, name: str, where: str) -> object:
 
 
 def _normalized(config: Config) -> dict[str, object]:
-    """Return the values that are written otherwise than they are meant."""
+    """Return the attributes whose value in the file stands for another one."""
     values: dict[str, object] = {"driver_root": config.driver_root.rstrip("/") or "/"}
     if config.debug == "/dev/null":
         values["debug"] = ""
@@ -220,7 +219,7 @@ def _normalized(config: Config) -> dict[str, object]:
     if values["log_level"] not in LOG_LEVELS:
         warning = (
             f"{config.path}: nvidia-container-runtime.log-level is {config.log_level!r:.80},"
-            " which is no level; info is used"
+            " which is not a level; info is used"
         )
         values |= {"log_level": "info", "warnings": [*config.warnings, warning]}
     return values

@@ -36,27 +36,20 @@ DRIVER_CAPABILITIES = (
 class Config:
     """The configuration of the shim, the hooks and the generator.
 
-    Attributes:
-        path: of the file, "" if there is none.
-        disable_require, swarm_resource, accept_envvar_when_unprivileged, accept_volume_mounts,
-        supported_driver_capabilities: top level ("all" is expanded, unknown names are kept).
-        driver_root: nvidia-container-cli.root, "/" when unset; never ends in a slash otherwise.
-        cli_*: the other keys of nvidia-container-cli.
-        ctk_path: nvidia-ctk.path.
-        debug: nvidia-container-runtime.debug, "" when off (unset, empty or /dev/null).
-        log_level, runtimes, mode: of nvidia-container-runtime; log_level is always valid.
-        csv_*, spec_dirs, default_kind, annotation_prefixes, jit_*, cuda_compat_mode: of its modes.
-        runtime_hook_path, skip_mode_detection: of nvidia-container-runtime-hook.
-        allow_*, disable_cuda_compat_lib_hook, disable_imex_channel_creation, ignore_imex,
-        no_additional_gids: of features.
-        hook_path: of nvct; the hook program in generated specs.
-        layout: of nvct; auto is farm if a view is a folder of links, and classic if each of its
-            files would be a separate mount.
-        farm_dir, params_mask: of nvct; params_mask is "auto", "true" or "false"; auto masks the
-            driver's params if a hook runs anyway.
-        dev_root, proc_root, sys_root, plain_nodes: the parts of a simulated node.
+    Attributes, where `KEYS` in `load` does not say enough:
+        path: the file's, "" if there is none.
+        supported_driver_capabilities: "all" is expanded, unknown names are kept.
+        driver_root: "/" if unset; otherwise it never ends in a slash.
+        debug: "" if off (unset, empty or /dev/null).
+        log_level: always valid.
+        hook_path: the hook program in generated specs.
+        layout: auto is farm if a view is a folder of links, and classic if each of its files
+            would be a separate mount.
+        params_mask: "auto", "true" or "false"; auto masks the driver's params if a hook runs
+            anyway.
+        dev_root, proc_root, sys_root, plain_nodes: where a simulated node is.
         policy: the rules, each a JSON object for `nvct.container.request.policy`.
-        engine_devices: of nvct.policy; whether the rules apply to devices that the engine gives.
+        engine_devices: whether the rules also apply to devices that the engine gives.
     """
 
     path = ""
@@ -122,17 +115,17 @@ class Config:
         raise AttributeError(f"Config.{name} cannot be set")
 
     def replaced(self, **values: object) -> Config:
-        """Return a configuration with these values and otherwise the same."""
+        """Return this configuration with some values replaced."""
         return Config(**{**self.__dict__, **values})
 
     @classmethod
     def from_dict(cls, flat: Mapping[str, object]) -> Config:
-        """Return a Config of `to_dict`'s result, with defaults; ConfigError for a wrong type."""
+        """Return a Config from the result of `to_dict`; ConfigError if a type is wrong."""
         return cls(**{name: flat[name] for name in FIELDS if name in flat})
 
     @property
     def bounds_capabilities(self) -> bool:
-        """Whether this node does not allow all driver capabilities."""
+        """Whether supported-driver-capabilities leaves out a driver capability."""
         return not set(DRIVER_CAPABILITIES) <= set(self.supported_driver_capabilities)
 
     @property
@@ -170,13 +163,13 @@ FIELDS: dict[str, bool | str | Texts] = {
 def _checked(name: str, value: object, default: object) -> object:
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         if not all(isinstance(item, str) for item in value):
-            raise ConfigError(f"{name} holds something that is no string: {value!r:.80}")
+            raise ConfigError(f"{name} holds something other than strings: {value!r:.80}")
         return tuple(value)
     if type(value) is not type(default):
         kind = "list" if isinstance(default, tuple) else type(default).__name__
         raise ConfigError(
             f"{name} is {value!r:.80}, not a {kind}",
-            hint="remove the compiled configuration; it is made again",
+            hint="remove the compiled configuration: the next create makes it again",
         )
     return value
 
@@ -184,8 +177,8 @@ def _checked(name: str, value: object, default: object) -> object:
 def path_from(env: Mapping[str, str]) -> str:
     """Return the path of config.toml for an environment; the file need not exist.
 
-    The order is that of nvidia-container-toolkit v1.20: explicit path, XDG_CONFIG_HOME, /etc. A
-    relative XDG_CONFIG_HOME is ignored (XDG base directory specification), as is one without the
+    The order is that of nvidia-container-toolkit v1.20: explicit path, XDG_CONFIG_HOME, /etc.
+    XDG_CONFIG_HOME is ignored if it is relative (XDG base directory specification) or has no such
     file: Podman 5 sets it for every rootless container, but only on create.
     """
     explicit = env.get(paths.CONFIG_ENV, "")
@@ -205,17 +198,17 @@ def _exists(path: str) -> bool:
 
 
 SIZE_LIMIT = 1 << 20
-"""Bytes of config.toml that are read; a larger one is an error."""
+"""The largest config.toml, in bytes."""
 CALLERS = (paths.CONFIG_ENV, "XDG_CONFIG_HOME", paths.RUN_DIR_ENV)
-"""By these variables a caller could choose another policy."""
+"""Variables by which a caller could choose another policy."""
 
 
 def without_choice(env: dict[str, str], root: str = "/") -> dict[str, str]:
-    """Return an environment in which the host's policy cannot be chosen.
+    """Return an environment without the variables by which a caller could evade the host's policy.
 
-    Podman starts its runtime with its caller's environment. Where the host's config.toml has a
-    policy, that file alone counts for the host's root. The user of a rootless engine has a file of
-    his own. The launcher does the same (`keeps_policy` in nvct/launcher/launcher.c).
+    Podman starts its runtime with its caller's environment. So if the host's config.toml has a
+    policy, root uses that file alone; the user of a rootless engine has a file of their own. The
+    launcher does the same (`keeps_policy` in nvct/launcher/launcher.c).
     """
     if any(map(env.get, CALLERS)) and posix.stat(root).st_uid == posix.geteuid() and _has_policy():
         return {name: value for name, value in env.items() if name not in CALLERS}
@@ -241,7 +234,7 @@ def _has_policy() -> bool:
 def check(config: Config) -> None:
     """Refuse values with which no container can be created.
 
-    Called on create only: a bad value must not break delete or --version, as it does in
+    Only create calls it: a bad value must not break delete or --version, as it does in
     nvidia-container-toolkit v1.20. ConfigError if a value is not valid.
     """
     where = config.path or "the configuration"

@@ -4,8 +4,8 @@
 Cold. ::
 
     [nvct.policy]
-    default = "allow"                    # if no rule holds; allow is the default
-    engine-devices = "unchecked"         # or checked: what the engine gives is a request as well
+    default = "allow"                    # if no rule holds; or ignore, deny
+    engine-devices = "unchecked"         # or checked: rules also judge devices the engine gives
 
     [[nvct.policy.rules]]                # the first rule whose conditions all hold decides
     name = "pods ask through the device plugin"
@@ -13,9 +13,9 @@ Cold. ::
     by = ["image-env"]
     then = "ignore"                      # allow, ignore or deny
 
-Contract: unlike in other tables, unknown keys are errors: a rule with a misspelt condition would
-hold for more containers than intended. The result is a JSON object for each rule, so that Config
-stays flat; `nvct.container.request.policy` parses them.
+Contract: unlike in other tables, unknown keys are errors, because a rule with a misspelt condition
+would hold for more containers than intended. Each rule becomes a JSON object, so that Config stays
+flat; `nvct.container.request.policy` parses it.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 
 
 def parse(table: object, path: str) -> tuple[list[str], str]:
-    """Return the rules of [nvct.policy] in order, each as JSON object, and its engine-devices.
+    """Return the rules of [nvct.policy] in order, each as a JSON object, and its engine-devices.
 
-    ConfigError if a key is unknown, or a value has the wrong type or never holds.
+    ConfigError if a key is unknown, a value has the wrong type, or a condition can never hold.
     """
     where = f"{path}: nvct.policy"
     if not isinstance(table, dict):
@@ -148,7 +148,7 @@ def _strings(value: object, where: str, valid: tuple[str, ...] | None) -> list[s
     if not isinstance(strings, list) or not all(isinstance(word, str) for word in strings):
         raise ConfigError(f"{where} is {value!r:.80}, not an array of strings", hint=CORRECT)
     if not strings or "" in strings:
-        raise ConfigError(f"{where} is {value!r:.80}, which never holds", hint=CORRECT)
+        raise ConfigError(f"{where} is {value!r:.80}: no request can match it", hint=CORRECT)
     for word in strings:
         if valid is not None and word not in valid:
             raise ConfigError(
@@ -170,7 +170,7 @@ def _users(value: object, where: str) -> list[list[int]]:
     if not isinstance(value, list):
         raise ConfigError(f"{where} is {value!r:.80}, not an array", hint=CORRECT)
     if not value:
-        raise ConfigError(f"{where} is [], which never holds", hint=CORRECT)
+        raise ConfigError(f"{where} is []: no request can match it", hint=CORRECT)
     return [_range(item, where) for item in value]
 
 
@@ -184,7 +184,7 @@ def _range(item: object, where: str) -> list[int]:
         if low <= high < ID_LIMIT:
             return [low, high]
     raise ConfigError(
-        f"{where} has {item!r:.80}, which is no uid",
+        f"{where} has {item!r:.80}, which is not a uid",
         hint="write numbers or FIRST-LAST; id -u NAME prints a user's",
     )
 

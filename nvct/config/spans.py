@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the places of keys and values in a TOML or JSON text, and takes one out.
+"""Finds the positions of keys and values in a TOML or JSON text, and removes one.
 
-Contract: a parser accepted the text.
+Contract: a parser has accepted the text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TOKEN = re.compile(
 
 
 class Item(NamedTuple):
-    """An element of an array, whose path is (), or a member of an object or inline table.
+    """An element of an array (its path is ()), or a member of an object or inline table.
 
     Its name is text[start:name_end], its value text[value:end].
     """
@@ -38,7 +38,7 @@ class Item(NamedTuple):
 
 
 def items(text: str, start: int) -> list[Item]:
-    """Return the items of the array, object or inline table that starts at a place."""
+    """Return the items of the array, object or inline table at a position."""
     found: list[Item] = []
     at = _after_separator(text, start + 1)
     while text[at] not in "]}":
@@ -52,7 +52,7 @@ def items(text: str, start: int) -> list[Item]:
 
 
 def without(text: str, start: int, every: Sequence[Item], number: int) -> str:
-    """Return a text without an item of what starts at a place, and without one comma."""
+    """Return a text without an item, and its comma, of the array or object at a position."""
     first, end = every[number].start, every[number].end
     if number and "#" not in text[every[number - 1].end : first]:
         first = every[number - 1].end
@@ -64,7 +64,7 @@ def without(text: str, start: int, every: Sequence[Item], number: int) -> str:
 
 
 def after_space(text: str, at: int, space: str = SPACE) -> int:
-    """Return the place after white space."""
+    """Return the position after white space."""
     while text[at : at + 1] and text[at] in space:
         at += 1
     return at
@@ -76,13 +76,13 @@ def _after_separator(text: str, at: int) -> int:
 
 
 def key(text: str, at: int) -> tuple[Path, Path, int]:
-    """Return a dotted key, the same with its quotes, and where it ends."""
+    """Return a dotted key, the same key with its quotes, and where it ends."""
     spelled: list[str] = []
     dot = "."
     while dot:
         match = _PART.match(text, at)
         if match is None:
-            raise ValueError(f"no key at {at}")  # the parser has accepted one
+            raise ValueError(f"no key at {at}")  # impossible: the parser has accepted one
         part, dot = match.groups()
         spelled.append(part)
         at = match.end()
@@ -99,7 +99,7 @@ def _name(part: str) -> str:
 
 
 def value_end(text: str, at: int) -> int:
-    """Return where the value ends that starts at a place."""
+    """Return where the value at a position ends."""
     depth, end = 0, at
     for match in TOKEN.finditer(text, at):
         token = match[0]

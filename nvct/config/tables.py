@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What files of engines say, as plain values, JSON or TOML: found, compared, reduced."""
+"""Finds, compares and reduces the plain values that a JSON or TOML file holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Absent:
 
 ABSENT = Absent()
 
-Path: TypeAlias = tuple[str, ...]  # of a key in a file, name by name
+Path: TypeAlias = tuple[str, ...]  # the names that lead to a key in a file
 Table: TypeAlias = dict[str, object]
 KeyEdit: TypeAlias = tuple[Path, object]  # TOML merges a dict into a table; ABSENT removes the key
 
@@ -40,13 +40,13 @@ def string(table: object, key: str) -> str:
 
 
 def strings(table: object, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return a list of strings, a default for anything else."""
+    """Return a list of a table as strings, a default for anything else."""
     values = find(table, (key,))
     return tuple(map(str, values)) if isinstance(values, list) else default
 
 
 def reduced(table: Mapping[str, object], means_nothing: Callable[[str, object], bool]) -> Table:
-    """Return a table without the values that mean nothing, at any depth."""
+    """Return a table without the keys and values, at any depth, that mean nothing."""
     inner = {
         key: reduced(value, means_nothing) if isinstance(value, dict) else value
         for key, value in table.items()
@@ -65,7 +65,7 @@ def has_values(table: Table) -> bool:
 
 
 def same(first: object, second: object) -> bool:
-    """Report whether two values are the same: true is not 1, 1 is not 1.0, nan is nan."""
+    """Report whether two values have equal types and values: true is not 1, but nan is nan."""
     if isinstance(first, dict) and isinstance(second, dict):
         return first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
     if isinstance(first, list) and isinstance(second, list):

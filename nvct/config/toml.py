@@ -9,7 +9,7 @@ from typing import Any
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Return a TOML text's content; ValueError if it is none, RecursionError if too deep."""
+    """Return a TOML text's content; ValueError if it is not TOML, RecursionError if too deep."""
     parser = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     document: dict[str, Any] = parser.loads(text)
     return document

@@ -3,11 +3,11 @@
 
 `toml_source` finds the statements. This module places new lines: a key after the last one of its
 table, a table after the last one with the longest common path, both with the indentation and blank
-lines of their neighbors. tomlkit changed other lines in 4 of 204 edits of 89 real files, refused
-one and wrote another with another meaning; when it removed what it had added, the former text came
-back in 37 of 179 (171 of 177 with this module).
+lines of their neighbors. tomlkit is not used: of 204 edits of 89 real files it changed other lines
+in 4, refused one and changed the meaning of another. When it removed its own additions, it
+restored the former text in 37 of 179 cases; this module does in 171 of 177.
 
-Contract: a parser accepted the text, whose last line ends with a newline; `toml_file.edit`
+Contract: a parser has accepted the text, whose last line ends with a newline; `toml_file.edit`
 compares the meaning of both texts afterwards.
 """
 
@@ -87,7 +87,7 @@ def _refuse_in_the_way(text: str, nodes: Sequence[Node], target: Path, path: str
 
 
 def _add(text: str, nodes: Sequence[Node], table: Path, line: str, quote: str) -> str:
-    """Add a pair to a table, or an empty table if the pair is ""."""
+    """Add a pair to a table, which is made if necessary; the pair "" makes an empty table."""
     header = next((node for node in nodes if node.kind == "table" and node.path == table), None)
     if header or not table:
         return _add_pair(text, nodes, header, line)
@@ -101,9 +101,9 @@ def _add(text: str, nodes: Sequence[Node], table: Path, line: str, quote: str) -
 
 
 def _dotted(nodes: Sequence[Node], table: Path) -> tuple[Node | None, int]:
-    """Return the last dotted key that defines a table or its nearest parent, and the depth.
+    """Return the last dotted key that defines a table or its nearest parent, and that one's depth.
 
-    None if a header defines a nearer parent.
+    None if a header defines it.
     """
     for size in range(len(table), 0, -1):
         inside = [node for node in nodes if node.path[:size] == table[:size]]
@@ -117,7 +117,7 @@ def _inserted(text: str, at: int, lines: Sequence[str]) -> str:
 
 
 def _add_pair(text: str, nodes: Sequence[Node], header: Node | None, pair: str) -> str:
-    """Add a pair after the last one of a table; without one, before the first header."""
+    """Add a pair to a table, after its last pair; to a root without pairs, before the headers."""
     table = header.path if header else ()
     siblings = [node for node in nodes if node.kind == "pair" and node.table == table]
     if siblings:
@@ -132,7 +132,7 @@ def _add_pair(text: str, nodes: Sequence[Node], header: Node | None, pair: str) 
 
 
 def _comment_start(nodes: Sequence[Node], index: int) -> int:
-    """Return the place before a header's own comment; the first comment belongs to the file."""
+    """Return the index of a header or of the comment above it; the first comment is the file's."""
     first = index
     while first and nodes[first - 1].kind == "comment":
         first -= 1
@@ -171,7 +171,7 @@ def _add_table(text: str, nodes: Sequence[Node], table: Path, line: str, quote: 
 
 
 def _section_end(nodes: Sequence[Node], table: Path) -> int:
-    """Return the last line of the last section that is nearest to a table, -1 if there is none.
+    """Return the last node of the section after which a new table belongs, -1 if there is none.
 
     Comments that follow at once belong to that section, unless a header follows these at once.
     """
@@ -186,7 +186,7 @@ def _section_end(nodes: Sequence[Node], table: Path) -> int:
 
 
 def _wants_blank(nodes: Sequence[Node], index: int) -> bool:
-    """Report whether this file has blank lines between its tables."""
+    """Report whether a table added after a node gets a blank line, as others in this file have."""
     if index < 0:
         return False
     if index + 1 < len(nodes):
@@ -200,7 +200,7 @@ def _shared_length(first: Path, second: Path) -> int:
 
 
 def _header_indent(headers: Sequence[Node], table: Path, peer: Node | None) -> str:
-    """Return the indentation of a new header: that of one of its depth, else by its parent."""
+    """Return the indentation of a new header: its peer's, or else one more than its parent's."""
     if peer and (len(table) == 1 or peer.path[0] == table[0]):
         return peer.indent
     parents = [node for node in headers if table[: len(node.path)] == node.path]
@@ -219,7 +219,7 @@ def _step(nodes: Sequence[Node], header: Node | None) -> str:
     return STEP if any(node.indent for node in headers) else ""
 
 
-# Taking out
+# Removing
 
 
 def delete(text: str, path: Path) -> str:
@@ -238,7 +238,7 @@ def delete(text: str, path: Path) -> str:
 
 
 def _last_inside(nodes: Sequence[Node], path: Path) -> int:
-    """Return the place of the last header of a table, or of the last pair that defines it."""
+    """Return the index of the last header of a table, or of the last pair that defines it."""
     size = len(path)
     for index in range(len(nodes) - 1, -1, -1):
         node = nodes[index]
@@ -249,20 +249,20 @@ def _last_inside(nodes: Sequence[Node], path: Path) -> int:
 
 
 def _lonely_header(nodes: Sequence[Node], index: int) -> int:
-    """Return the place of the header whose only content is a pair; -1 if there is more."""
+    """Return the index of the header above a pair; -1 if that pair is not its only content."""
     if not index or nodes[index - 1].kind != "table":
         return -1
     end = index + 1
     while end < len(nodes) and nodes[end].kind == "blank":
         end += 1
-    # A comment right before the next header belongs to that one.
+    # A comment right before the next header belongs to that header.
     is_lonely = end == len(nodes) or nodes[end].kind in HEADERS
     is_lonely = is_lonely or (nodes[end].kind == "comment" and end > index + 1)
     return index - 1 if is_lonely else -1
 
 
 def _pair_lines(nodes: Sequence[Node], index: int) -> tuple[int, int]:
-    """Return the nodes of a pair, with a blank line that would be the first or a second one."""
+    """Return the nodes to remove with a pair: also a blank line at the start, or after another."""
     start, end = index, index + 1
     after_blank = index > 0 and nodes[index - 1].kind == "blank"
     if end == len(nodes):
@@ -273,7 +273,7 @@ def _pair_lines(nodes: Sequence[Node], index: int) -> tuple[int, int]:
 
 
 def _section_lines(nodes: Sequence[Node], index: int) -> tuple[int, int]:
-    """Return the nodes of a header and its pairs, and the blank line before if another follows."""
+    """Return the nodes to remove with a header: its pairs, and one of two blank lines around."""
     end = index + 1
     for number in range(index + 1, len(nodes)):
         if nodes[number].kind in HEADERS:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads TOML files, and edits them in place: every other byte stays.
 
-`toml_edit` edits. A parser reads the old and the new text: if the new one differs in anything
-but the change, that is an error, and there is no result.
+`toml_edit` edits the text. Afterwards a parser compares the new text with the old one: if they
+differ in more than the requested change, the edit is an error.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def decode(data: bytes, path: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise EngineConfigError(
-            f"{path} is no TOML: line {line} is no UTF-8", hint="save the file as UTF-8"
+            f"{path} is not TOML: line {line} is not UTF-8", hint="save the file as UTF-8"
         ) from error
 
 
 def parse(data: bytes | str, path: str) -> Table:
-    """Return a file's content; EngineConfigError for no TOML, or a Go template that makes it."""
+    """Return a file's content; EngineConfigError if it is not TOML, as a Go template is not."""
     text = decode(data, path) if isinstance(data, bytes) else data
     try:
         document: Table = toml.loads(text.removeprefix("\ufeff"))
@@ -50,16 +50,15 @@ def _no_toml(text: str, path: str, reason: str) -> EngineConfigError:
     if match:
         message, line_number, column = match.groups()
         reason = f"line {line_number}, column {column}: {message[:1].lower()}{message[1:]}"
-    return EngineConfigError(f"{path} is no TOML: {reason}", hint="correct the file")
+    return EngineConfigError(f"{path} is not TOML: {reason}", hint="correct the file")
 
 
 def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
     """Return a file with keys set or removed, and every other byte as it was.
 
-    A dict sets the keys that it has and leaves the others of that table; ABSENT removes a key, or
-    a table and its content. A key that already has its value keeps its spelling. Raises
-    EngineConfigError if the file is no TOML, a table is another kind of value, or the edit would
-    also change something else.
+    A dict sets its own keys and leaves the others of that table; ABSENT removes a key, or a table
+    and its content. A key that already has its value keeps its spelling. Raises EngineConfigError
+    if the file is not TOML, a table has another type, or the edit would change anything else.
     """
     text = data.decode("utf-8", "surrogateescape")
     expected = parse(text, path)
@@ -68,14 +67,14 @@ def edit(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
         put(expected, key, value)
     if not same(pruned(parse(edited, path)), pruned(expected)):
         raise EngineConfigError(
-            f"{path} cannot be edited without changing more than was asked for",
-            hint="edit it by hand; `plan` shows what is wanted",
+            f"{path} cannot be edited without changing other settings, too",
+            hint="edit it by hand: `nvct runtime plan` shows the new settings",
         )
     return edited.encode("utf-8", "surrogateescape")
 
 
 def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
-    """Make edits, without the byte order mark and line ends, which `toml_edit` does not know."""
+    """Edit a text; its byte order mark and CRLF, which `toml_edit` does not handle, stay."""
     from nvct.config.toml_edit import delete, put
 
     mark = "\ufeff" if text.startswith("\ufeff") else ""
@@ -91,7 +90,7 @@ def _edited(text: str, edits: Sequence[KeyEdit], path: str) -> str:
 
 
 def table(document: Table, path: Iterable[str], where: str) -> Table:
-    """Return the table at a path, or {}; EngineConfigError, with `where`, for another kind."""
+    """Return the table at a path, or {}; EngineConfigError, with `where`, if it is not a table."""
     inner, names = document, []
     for name in path:
         names.append(name)
@@ -104,13 +103,13 @@ def table(document: Table, path: Iterable[str], where: str) -> Table:
 
 
 def put(document: Table, key: Path, value: object) -> None:
-    """Set or remove a key as `edit` does; EngineConfigError if that leads through no table."""
+    """Set or remove a key as `edit` does; EngineConfigError if its parent is not a table."""
     for name in key[:-1]:
         inner = document.setdefault(name, {})
         if not isinstance(inner, dict):
             if value is ABSENT:
                 return
-            raise EngineConfigError(f"{'.'.join(key)} cannot be put back: {name} is no table")
+            raise EngineConfigError(f"{'.'.join(key)} cannot be set: {name} is not a table")
         document = inner
     if value is ABSENT:
         document.pop(key[-1], None)

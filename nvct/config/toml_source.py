@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits a TOML text into statements; writes values, and edits arrays and inline tables.
 
-Contract: a parser accepted the text, whose last line ends with a newline.
+Contract: a parser has accepted the text, whose last line ends with a newline.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Noted(NamedTuple):
-    """A value that gets a comment if it is added on a line of its own."""
+    """A value, and the comment that is written behind it if it gets a line of its own."""
 
     value: object
     note: str
 
 
 class Node(NamedTuple):
-    """One header, pair, comment or blank line: text[start:end], of whole lines."""
+    """One header, pair, comment or blank line, which is text[start:end], whole lines."""
 
     kind: str  # "table", "tables" ([[...]]), "pair", "comment" or "blank"
     start: int
@@ -39,7 +39,7 @@ class Node(NamedTuple):
     indent: str
     path: Path = ()  # of the key or table, from the root
     spelled: Path = ()  # the same path with the quotes of the text
-    table: Path = ()  # path of the header above it, or of the header that it is
+    table: Path = ()  # path of the header above it; of a header, its own
     value: int = 0  # where the value of a pair starts
 
 
@@ -72,12 +72,12 @@ def statements(text: str) -> list[Node]:
 
 
 def pair(nodes: Sequence[Node], path: Path) -> Node | None:
-    """Return the pair of a path."""
+    """Return the pair that sets the key at a path."""
     return next((node for node in nodes if node.kind == "pair" and node.path == path), None)
 
 
 def inline_above(text: str, nodes: Sequence[Node], path: Path) -> Node | None:
-    """Return the pair whose inline table holds a path, or would hold it."""
+    """Return the pair whose inline table holds a path or would hold it, None if there is none."""
     for size in range(1, len(path)):
         node = pair(nodes, path[:size])
         if node and text[node.value] == "{":
@@ -94,13 +94,13 @@ def is_table(nodes: Sequence[Node], path: Path) -> bool:
     )
 
 
-# Arrays and inline tables: `start` is where one starts
+# Arrays and inline tables: `start` is the position of one
 
 
-def put_member(  # noqa: PLR0917  all of one call
+def put_member(  # noqa: PLR0917  each call needs them all
     text: str, start: int, path: Path, value: object, quote: str, where: str
 ) -> str:
-    """Return a text in whose inline table a path has a value; EngineConfigError names `where`."""
+    """Return a text with a value set in an inline table; EngineConfigError names `where`."""
     members = items(text, start)
     for member in members:
         rest = path[len(member.path) :]
@@ -123,7 +123,7 @@ def put_member(  # noqa: PLR0917  all of one call
 
 
 def remove_member(text: str, start: int, path: Path) -> str:
-    """Return a text without a member of an inline table, if that has it."""
+    """Return a text without a member of an inline table; unchanged if that lacks the member."""
     members = items(text, start)
     for number, member in enumerate(members):
         if member.path[: len(path)] == path:
@@ -134,7 +134,7 @@ def remove_member(text: str, start: int, path: Path) -> str:
 
 
 def replaced(text: str, start: int, value: object, quote: str, where: str) -> str:
-    """Return a text with another value; EngineConfigError if a table is to become a value."""
+    """Return a text with a value replaced; EngineConfigError if only one of both is a table."""
     end = value_end(text, start)
     old = toml.loads(f"value = {text[start:end]}")["value"]
     new = list(value) if isinstance(value, tuple) else value
@@ -158,7 +158,7 @@ def replaced(text: str, start: int, value: object, quote: str, where: str) -> st
 
 
 def _removed_positions(old: Sequence[object], new: Sequence[object]) -> list[int]:
-    """Return the positions of removed elements if nothing else differs, else none."""
+    """Return the positions of removed elements; [] if anything else differs, too."""
     removed, position = [], 0
     for number, element in enumerate(old):
         if position < len(new) and same(new[position], element):
@@ -169,7 +169,7 @@ def _removed_positions(old: Sequence[object], new: Sequence[object]) -> list[int
 
 
 def _appended(text: str, start: int, element: str) -> str:
-    """Return a text with an element after the last one of an array, on a line like that one."""
+    """Return a text with an element appended to an array, on its own line if the last one is."""
     last = items(text, start)[-1]
     line, line_end = text.rfind("\n", 0, last.start) + 1, text.find("\n", last.end) + 1
     if line <= start or line_end > value_end(text, start):
@@ -199,7 +199,7 @@ def key_text(name: str, quote: str = '"') -> str:
 
 
 def value_text(value: object, quote: str = '"') -> str:
-    """Return a value on one line, strings in `quote` if they can be; EngineConfigError if none."""
+    """Return a value on one line, strings in `quote` if possible; EngineConfigError otherwise."""
     if isinstance(value, str):
         if quote == "'" and "'" not in value and value.isprintable():
             return f"'{value}'"
@@ -217,4 +217,4 @@ def value_text(value: object, quote: str = '"') -> str:
             f"{key_text(key, quote)} = {value_text(item, quote)}" for key, item in value.items()
         ]
         return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
-    raise EngineConfigError(f"{value!r:.80} is no value that TOML has")
+    raise EngineConfigError(f"TOML has no value such as {value!r:.80}")

@@ -23,7 +23,7 @@ NOT_ENTERED = 125
 MARK = "nvct: errno "
 VERSION = re.compile(r"\bv?(\d+)\.(\d+)(?:\.(\d+))?")
 ELSEWHERE = re.compile(r"(?:See \"|Hint: )")
-"""Begins a line that only names a place with the reason, as the last ones of systemctl do."""
+"""Begins a line that only says where to find the reason, as systemctl's last lines do."""
 ENV = {"PATH": ":".join(DEFAULT_PATH_DIRS), "HOME": "/root", "LC_ALL": "C"}
 
 
@@ -64,7 +64,7 @@ def run(
     except subprocess.TimeoutExpired:
         return Completed(status=TIMED_OUT, err=f"no answer within {timeout_s:g} s")
     except FileNotFoundError:
-        return Completed(status=NOT_FOUND, err=f"{argv[0]} is not there")
+        return Completed(status=NOT_FOUND, err=f"{argv[0]} was not found")
     except OSError as error:
         return Completed(status=NOT_FOUND, err=f"{argv[0]}: {error.strerror}")
     out, err = (data.decode(errors="replace") for data in (completed.stdout, completed.stderr))
@@ -75,7 +75,7 @@ def run(
 
 
 def _guarded(enter: Enter) -> Enter:
-    """Return a function that reports its OSError by the child's exit status and output."""
+    """Return `enter`, but reporting an OSError by the child's exit status and standard error."""
 
     def guarded() -> None:
         try:
@@ -98,7 +98,7 @@ def dump(engine: str, program: str, call: Run = run) -> str:
     """Return the configuration in force, as the engine prints it; EngineError without one."""
     commands = {
         "containerd": ([program, "config", "dump"],),
-        # CRI-O 1.30 has its status command in the program itself.
+        # From 1.30 on, `crio` itself has the command; before, crio-status.
         "crio": ([program, "status", "config"], ["crio-status", "config"]),
     }
     reason = ""
@@ -108,5 +108,5 @@ def dump(engine: str, program: str, call: Run = run) -> str:
             return completed.out
         reason = reason or completed.reason
     raise EngineError(
-        f"{engine} does not tell its configuration: {reason}", hint="use --config-source=file"
+        f"{engine} does not print its configuration: {reason}", hint="use --config-source=file"
     )

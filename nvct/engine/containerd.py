@@ -2,9 +2,9 @@
 """containerd: the state of its configuration, and the smallest edit that registers our handlers.
 
 containerd 2.0 and later merges tables: our handlers go into a drop-in of their own. Before 2.0
-they go into the file whose CRI table is in force, because a drop-in would replace that table; a
-drop-in that the user names there holds a copy of the whole table. The format version is that of
-the files on disk, never another. Contract: no side effects; see `model`.
+they go into the file whose CRI table is in force, because a drop-in would replace that table; if
+the user names a drop-in all the same, it gets a copy of the whole table. The format version of the
+files on disk stays. Contract: no side effects; see `model`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nvct.errors import EngineConfigError
 
 RUNC_TYPES = ("", "io.containerd.runc.v1", RUNC_TYPE, "io.containerd.runtime.v1.linux")
 SYSTEMD: Table = {"SystemdCgroup": True}
-IMAGES = {  # key → containerd's own value
+IMAGES = {  # key → containerd's default
     "snapshotter": "overlayfs",
     "disable_snapshot_annotations": True,
     "discard_unpacked_layers": False,
 }
 LEGACY_NAME = "former-default"
 DEFAULT_KEY = ("containerd", DEFAULT)
-SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
+SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's default
 KNOWS_CDI = (1, 7)
 CDI_IS_ON = (2, 0)
 
@@ -53,7 +53,7 @@ def state(options: EngineOptions, files: Files) -> State:
 
 
 def plan(options: EngineOptions, files: Files) -> Change:
-    """Return the smallest edit that configures the options; DocumentError if it has no effect."""
+    """Return the smallest edit that configures the options; DocumentError if it is impossible."""
     config = loading.load(options, files)
     target = target_files.choose(options, config, files)
     notes = [*_notes(config), *target.notes]
@@ -87,7 +87,7 @@ def _notes(config: Config) -> list[str]:
             f"{path} has the CRI in disabled_plugins: Kubernetes cannot use this containerd"
         )
     if config.missing:
-        notes.append(f"{config.missing[0]} is imported and not there: containerd will not start")
+        notes.append(f"{config.missing[0]} is imported but missing: containerd will not start")
     if config.modern and (config.root.data or b"").startswith(b"\xef\xbb\xbf"):
         notes.append(f"{path} starts with a byte order mark, which containerd 2 refuses")
     notes += _migrated_settings(config)
@@ -100,9 +100,10 @@ def _notes(config: Config) -> list[str]:
 
 
 def _migrated_settings(config: Config) -> list[str]:
-    """Return the settings of a file of version 2 that containerd 2 reads only beside a runtime.
+    """Return notes on settings of version 2 that containerd 2 reads only beside a runtime.
 
-    Its migration stops at a table `containerd` without runtimes (plugins/cri/images, 2.0 to 2.2).
+    Its migration stops at a table `containerd` without runtimes (plugins/cri/images, 2.0 to 2.2),
+    so these settings take effect once a runtime is added.
     """
     cri = config.effective()
     if not config.modern or config.names[0] != loading.CRI[2] or cri.runtimes:
@@ -120,10 +121,10 @@ def _migrated_settings(config: Config) -> list[str]:
 
 
 def _template(options: EngineOptions, config: Config, cri: Cri) -> Table:
-    """Return the table of the runtime on which ours are modeled: the default one, if it runs runc.
+    """Return the runtime's table that our handlers copy: that of the default, if it runs runc.
 
-    It may be one of NVIDIA's already. The settings of other programs (kata, gVisor) do not suit a
-    runtime that calls runc.
+    The default may be NVIDIA's runtime already. Settings of other runtimes (kata, gVisor) do not
+    suit a handler that calls runc.
     """
     source = Cri(loading.cri_of_dump(options.dump).table, config.modern) if options.dump else cri
     registered = source.runtimes
@@ -149,10 +150,10 @@ def _program(handler: Handler, target: Target) -> Table:
 
 def _new_runtime(program: Table, template: Table, options: EngineOptions) -> Table:
     inherited = subtable(template, ("options",))
-    # runtime_engine is another name of the program, which would win over ours in old shims.
+    # In old shims, runtime_engine would override our program.
     settings = {k: v for k, v in template.items() if k not in ("options", "runtime_engine")}
     kind = settings.pop("runtime_type", "") or options.runtime_type
-    if options.engine_version >= loading.VERSION_3:  # which has no older shim
+    if options.engine_version >= loading.VERSION_3:  # containerd 2 has no older shim
         kind = RUNC_TYPE
     table = {"runtime_type": kind, **settings, **_annotations(options, settings)}
     return {**table, "options": {**inherited, **program}}
@@ -170,7 +171,7 @@ def _changed_runtime(
         change["runtime_type"] = template.get("runtime_type") or options.runtime_type
     if loading.binary(old) == program["BinaryName"]:
         return change
-    # Any options replace the CRI's default ones, which have the cgroup driver.
+    # Any options replace those that the CRI sets by default, which have the cgroup driver.
     cgroup_options = {} if "options" in old or not cri.systemd_cgroup(old) else SYSTEMD
     return {**change, "options": {**program, **cgroup_options}}
 
@@ -190,17 +191,17 @@ def _annotations(options: EngineOptions, table: Mapping[str, object]) -> Table:
 
 
 def _named_runc(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
-    """Yield runc's name where it is the default: containerd 1.x drops its own for any table.
+    """Yield an entry for runc if it is the default, or no runtime is registered yet.
 
-    Without the runtime that is the default, its CRI does not load. A file without any has none to
-    lose yet.
+    Beside any registered runtime, containerd 1.x drops its built-in entry for runc; and its CRI
+    does not load if the default runtime is not registered.
     """
     is_default = not options.default and cri.default in ("", "runc")
     if not cri.modern and "runc" not in cri.runtimes and (is_default or not cri.runtimes):
         kind = Noted(RUNC_TYPE, NAMED)
         yield (*RUNTIMES, "runc"), {"runtime_type": kind}
         notes.append(
-            "runc is named as well: containerd 1.x forgets its own entry beside any other"
+            "runc is registered, too: containerd 1.x drops its built-in entry beside any other"
         )
 
 
@@ -220,14 +221,14 @@ def _cdi(options: EngineOptions, config: Config, cri: Cri) -> bool | None:
 def _switches(
     options: EngineOptions, config: Config, cri: Cri, notes: list[str]
 ) -> Iterator[KeyEdit]:
-    """Yield the changes of the settings other than runtimes; note options without effect."""
+    """Yield the edits of settings other than runtimes; add notes on options without effect."""
     if not options.default:
         yield from _without_default(options, cri, notes)
     elif cri.default != options.default:
         names = {handler.name for handler in options.handlers} | cri.runtimes.keys()
         if options.default not in names:
             raise EngineConfigError(
-                f"default runtime {options.default!r} is no runtime of containerd"
+                f"{options.default!r} cannot be the default: containerd has no such runtime"
             )
         yield DEFAULT_KEY, options.default
         if cri.legacy:
@@ -235,7 +236,7 @@ def _switches(
     if not options.cdi and not options.spec_dirs:
         return
     if options.engine_version and options.engine_version < KNOWS_CDI:
-        notes.append("this containerd has no CDI (1.7 has): containers use the handlers instead")
+        notes.append("containerd before 1.7 has no CDI: containers use the handlers instead")
         return
     if options.cdi and not _cdi(options, config, cri):
         yield ("enable_cdi",), True
@@ -251,12 +252,12 @@ def _switches(
 
 
 def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
-    """Yield the changes that make runc the default again, if the only handler of the options is.
+    """Yield the edits that make runc the default again, if the default is the only handler given.
 
     A user who names one runtime without --set-as-default does not want it as the default, as with
-    nvidia-ctk (1.20, pkg/config/engine/containerd, AddRuntime). runc keeps the cgroup driver of
-    that default: with another one than the kubelet's, pods fail. Our own three handlers leave the
-    default as it is: it may be the node's only one, as on EKS.
+    nvidia-ctk (1.20, pkg/config/engine/containerd, AddRuntime). runc gets the cgroup driver of the
+    former default: pods fail if it is not the kubelet's. If all three of our handlers are given,
+    the default stays: it may be the node's only runtime, as on EKS.
     """
     name, tables = cri.default, cri.runtimes
     if [handler.name for handler in options.handlers] != [name]:
@@ -270,7 +271,7 @@ def _without_default(options: EngineOptions, cri: Cri, notes: list[str]) -> Iter
 
 
 def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
-    """Yield the changes that make the table `default_runtime` a runtime with a name.
+    """Yield the edits that turn the table `default_runtime` into a runtime with a name.
 
     containerd 1.x uses it as the default, whatever default_runtime_name says.
     """
@@ -284,10 +285,10 @@ def _without_legacy(cri: Cri, notes: list[str]) -> Iterator[KeyEdit]:
 
 
 def _next_default(remaining: Table, version: tuple[int, ...], where: Path) -> object:
-    """Return the default among the remaining runtimes, ABSENT for containerd's own, which is runc.
+    """Return the default among the remaining runtimes; ABSENT for containerd's built-in runc.
 
-    If any runtime is named, containerd 1.x has runc only if that is named, too, and does not load
-    its CRI without the default: so one of the remaining was the default before.
+    If any runtime is registered, containerd 1.x has runc only if that is registered, too, and its
+    CRI does not load without the default: so the default is one of the remaining runtimes.
     """
     if version >= loading.VERSION_3 or where[1] == loading.CRI[3]:
         return ABSENT
@@ -301,10 +302,10 @@ def _next_default(remaining: Table, version: tuple[int, ...], where: Path) -> ob
 
 
 def missing_in_dump(options: EngineOptions, dump: str) -> str:
-    """Return the first of the options that is not in force, "" if all are.
+    """Return the first of the options that is not in force, "" if all are or the dump is unclear.
 
-    Also "" if the dump does not show it: the CRI is disabled or not built in, or a file that is
-    imported by its name does not exist, after which containerd 2 stops reading.
+    A dump is unclear if the CRI is disabled or not built in, or if an import that is no pattern
+    does not exist, because containerd 2 stops reading there.
     """
     try:
         cri = loading.cri_of_dump(dump)

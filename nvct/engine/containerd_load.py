@@ -8,9 +8,9 @@ Later files win: before 2.0 a plugin's table replaces the earlier one completely
 are merged key by key and lists are united (containerd pull request 9982).
 
 The last version that a file names is the version of all files. It decides which of the CRI's names
-is read. containerd 1.x reads the name of that version; no version stands for 1. containerd 2
-starts with 3: a file of version 1 or without a version gets the preceding version, but its CRI
-settings are not migrated; settings of version 2 are migrated only if 2 is the last version named.
+is read. containerd 1.x reads the name of that version; without a version, that is 1. containerd 2
+starts with 3: a file of version 1 or without a version gets the version of the file before it, but
+its CRI settings are not migrated; those of version 2 are migrated only if 2 is the last version.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ FILE_LIMIT = 256  # files that one configuration may have; containerd has no lim
 
 
 class Cri(NamedTuple):
-    """The CRI's table, of one file or of all together."""
+    """The CRI's table, of one file or of all files merged."""
 
     table: Table
-    modern: bool  # of containerd 2
+    modern: bool  # whether containerd 2 reads it
 
     @property
     def runtimes(self) -> dict[str, Table]:
@@ -60,15 +60,16 @@ class Cri(NamedTuple):
 
     @property
     def default(self) -> str:
-        """The name of the default runtime, "" if it names none."""
+        """The name of the default runtime, "" if the table names none."""
         return LEGACY_DEFAULT if self.legacy else string(self.table.get("containerd"), DEFAULT)
 
     @property
     def legacy(self) -> Table:
         """The table `default_runtime` of containerd 1.x, {} if it sets nothing.
 
-        With a type it is the default runtime, whatever default_runtime_name says; without one, as
-        `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
+        With a type it is the default runtime, whatever default_runtime_name says. Without one, as
+        `containerd config default` wrote it, it has no effect (pkg/cri/config,
+        ValidatePluginConfig).
         """
         table = subtable(self.table, ("containerd", LEGACY_TABLE))
         return {} if self.modern or not table.get("runtime_type") else table
@@ -76,7 +77,7 @@ class Cri(NamedTuple):
     def systemd_cgroup(self, runtime: Mapping[str, object]) -> bool:
         """Report whether a runtime has the cgroup driver systemd.
 
-        Without options, the shim of containerd 1.0 gets that of the CRI (generateRuntimeOptions).
+        Without options, containerd 1.0's shim gets the CRI's setting (generateRuntimeOptions).
         """
         options = runtime.get("options")
         if isinstance(options, dict):
@@ -118,7 +119,7 @@ class Config:
     def names(self) -> tuple[str, ...]:
         """Return the names of the CRI's table that are read; the one that wins comes first."""
         if not self.modern:
-            return (CRI[min(self.version, 2)],)  # it knows no other
+            return (CRI[min(self.version, 2)],)  # containerd 1.x knows no other
         newest = CRI[max(CRI)]
         if self.version > 2:
             return (newest,)
@@ -127,7 +128,7 @@ class Config:
         return (newest, CRI[2]) if has_newest else (CRI[2], newest)
 
     def unread(self, keys: Sequence[str] = ("containerd",)) -> list[tuple[Loaded, str]]:
-        """Return the files and names of CRI tables that are not read and have one of the keys."""
+        """Return file and name of each CRI table that is not read and has one of the keys."""
         names = [name for name in dict.fromkeys(CRI.values()) if name not in self.names]
         return [
             (loaded, name)
@@ -187,9 +188,9 @@ def load(options: EngineOptions, files: Files) -> Config:
         missing=tuple(missing),
     )
     for loaded in loaded_files:
-        if modern:  # its parser takes only UTF-8; that of containerd 1.x, go-toml v1, any byte
+        if modern:  # its parser accepts UTF-8 alone; go-toml v1 of containerd 1.x, any byte
             toml_file.decode(loaded.data or b"", loaded.path)
-        # No other kind of value may be where containerd expects a table.
+        # Refuse another kind of value where containerd expects a table.
         runtimes = (*config.cri_path(loaded), *RUNTIMES)
         for name in toml_file.table(loaded.document, runtimes, loaded.path):
             toml_file.table(loaded.document, (*runtimes, name), loaded.path)
@@ -197,7 +198,7 @@ def load(options: EngineOptions, files: Files) -> Config:
 
 
 def parsed(path: str, data: bytes | None) -> Loaded:
-    """Return one file of this content, without its imports; EngineConfigError if it is no TOML."""
+    """Return a file with this content, without its imports; EngineConfigError if not TOML."""
     return Loaded(path=path, data=data, document=toml_file.parse(text_of(data or b""), path))
 
 
@@ -222,7 +223,7 @@ def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> i
 
 
 def _with_imports(root: str, files: Files, *, relative: bool) -> tuple[list[Loaded], list[str]]:
-    """Return a file and all that it imports, and the files that it names and that are missing."""
+    """Return a file with all its imports, and the paths of imports that do not exist."""
     loaded_files: list[Loaded] = []
     missing: list[str] = []
 
@@ -248,9 +249,9 @@ def _with_imports(root: str, files: Files, *, relative: bool) -> tuple[list[Load
 
 
 def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
-    """Return the paths and patterns that a file imports, absolute; EngineConfigError.
+    """Return the paths and patterns that a file imports, as absolute ones. EngineConfigError.
 
-    Unless `relative`, a relative pattern starts at the working folder, which is / here.
+    Unless `relative`, a relative pattern starts at containerd's working folder, assumed to be /.
     """
     imports = loaded.document.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):
@@ -263,7 +264,7 @@ def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
 
 
 def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
-    """Return two tables as containerd 2.1 merges them: no empty value wins, lists are united."""
+    """Return `over` merged into a table as containerd 2.1 does: lists unite, empty values lose."""
     result = dict(table)
     for key, value in over.items():
         old = result.get(key)
@@ -298,10 +299,10 @@ def is_imported(path: str, config: Config) -> bool:
 
 
 def cri_of_dump(dump: str) -> Cri:
-    """Return the CRI's table of a dump, or an empty one; EngineConfigError if it is no TOML."""
+    """Return the CRI's table of a dump, or an empty one; EngineConfigError if it is not TOML."""
     document = toml_file.parse(dump, "containerd config dump")
     version = document.get("version", 1)
     known = version if isinstance(version, int) else 1
     table = subtable(document, ("plugins", CRI.get(known, CRI[4])))
-    # It prints empty `options` where there are none.
+    # A dump has empty `options` where the files have none.
     return Cri(reduced(table, lambda key, value: (key, value) == ("options", {})), known > 2)

@@ -36,8 +36,8 @@ RUNTIME = ("crio", "runtime")
 RUNTIMES = (*RUNTIME, "runtimes")
 HEADER = "# Made by nvct; `nvct runtime undo --runtime crio` takes it away.\n"
 SYNTAX = Syntax(parent=RUNTIME, default="default_runtime", header=HEADER)
-# What a copy of another runtime's table must not keep: these lead past our program
-# (inherit_default_runtime and platform_runtime_paths name another) or are for virtual machines.
+# Keys that a copy of another runtime's table must not keep: CRI-O would run another program
+# (inherit_default_runtime, platform_runtime_paths), or they are for virtual machines.
 NOT_INHERITED = frozenset(
     {"inherit_default_runtime", "platform_runtime_paths", "runtime_config_path"}
     | {"runtime_path", "runtime_type", "runtime_pull_image"}
@@ -47,16 +47,16 @@ MISLEADING = ("inherit_default_runtime", "platform_runtime_paths", "runtime_conf
 
 @dataclass(slots=True, kw_only=True)
 class _Merged:
-    """All files of CRI-O, merged as CRI-O does."""
+    """The settings of all CRI-O files, merged as CRI-O merges them."""
 
-    keys: Table = field(default_factory=dict)  # of crio.runtime, but its runtimes
+    keys: Table = field(default_factory=dict)  # of crio.runtime, without its runtimes
     runtimes: dict[str, Table] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
-    low_level: str = ""  # the last default that is none of NVIDIA's
+    low_level: str = ""  # the last default runtime that is not NVIDIA's
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what CRI-O's files say; EngineConfigError or DocumentError if it cannot read one."""
+    """Return what CRI-O's files say; EngineConfigError or DocumentError if one is bad."""
     layers = _in_force(options) if options.dump else _layers(options, files)
     merged = _merge(layers)
     return State(
@@ -87,7 +87,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
         _check_last(merged, key, target, order)
         settings.append(((*RUNTIME, key), value))
     if options.cdi:
-        notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
+        notes.append("CRI-O has no switch for CDI: every version that supports CDI has it on")
     after = SYNTAX.edit(before, settings, target) if settings else before
     return change_of(target, before, after, restart=True, notes=notes)
 
@@ -109,7 +109,7 @@ def _layers(options: EngineOptions, files: Files) -> dict[str, Table]:
 
 
 def _order(options: EngineOptions, files: Files) -> list[str]:
-    """Return the files in CRI-O's order, the target among them, whether it exists or not."""
+    """Return the files in CRI-O's order; the target is one of them even if it does not exist."""
     main, drop_ins = options.config or CONFIG, [*_walk(files, config_dir(options))]
     if _target(options) not in (main, *drop_ins):
         drop_ins = sorted([*drop_ins, _target(options)])
@@ -149,20 +149,20 @@ def _merge(layers: Mapping[str, Table]) -> _Merged:
 
 
 def _template(merged: _Merged, files: Files) -> Table:
-    """Return the table of the low-level runtime that ours calls, {} if no file has one.
+    """Return the table of the low-level runtime that our handlers call, {} if no file has one.
 
-    Candidates: the default, then runc and crun (as in nvidia-container-toolkit v1.20), then one of
-    NVIDIA's that is the default; never one for virtual machines or with another pod monitor.
+    Candidates: the default, then runc and crun (as in nvidia-container-toolkit v1.20), then
+    NVIDIA's runtime if it is the default; never one of type vm or pod.
     """
     for name in (merged.low_level, "runc", "crun"):
         table = merged.runtimes.get(name)
         if table is not None and string(table, "runtime_type") in ("", "oci"):
-            # Without a path it is looked up by its name.
+            # Without a path, CRI-O looks up the runtime's name.
             return table | {"runtime_path": string(table, "runtime_path") or name}
     default = merged.runtimes.get(string(merged.keys, "default_runtime"), {})  # NVIDIA's alone
     is_oci = string(default, "runtime_type") in ("", "oci")
     inherited = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
-    # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
+    # CRI-O looks conmon up on its PATH. The bundled one is not there: CRI-O would not start.
     conmon = f"{BUNDLED}/conmon"
     monitor = string(merged.keys, "conmon") or inherited.get("monitor_path")
     if monitor or conmon not in files.names(BUNDLED, "conmon"):
@@ -173,7 +173,7 @@ def _template(merged: _Merged, files: Files) -> Table:
 def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[KeyEdit]:
     """Return the keys to set for a handler; [] if it is registered as it should be."""
     table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
-    # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
+    # To CRI-O, empty, 0 and false mean unset; the configuration that it prints has them all.
     table |= {key: value for key, value in template.items() if key not in NOT_INHERITED and value}
     registered = merged.runtimes.get(handler.name)
     if registered is not None and _is_up_to_date(registered, table):
@@ -186,7 +186,7 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
 def _is_up_to_date(registered: Table, table: Table) -> bool:
     """Report whether a registered handler has our program, and a monitor if one is needed.
 
-    Its other settings are left to whoever chose them.
+    Other settings may differ: an admin chose them.
     """
     return (
         registered.get("runtime_path") == table["runtime_path"]
@@ -219,7 +219,7 @@ def _check_last(merged: _Merged, key: str, target: str, order: Sequence[str]) ->
     where = merged.sources.get(key, target)
     if order.index(where) > order.index(target):
         raise EngineConfigError(
-            f"{where} says {key} too, and CRI-O reads it after {target}",
+            f"{where} sets {key}, too, and CRI-O reads that file after {target}",
             hint=f"change {key} there",
         )
 
@@ -229,7 +229,7 @@ def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
     if options.drop_in and folder != CONFIG_DIR:
         yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"
     if target != UNREAD_DROP_IN and files.read(UNREAD_DROP_IN) is not None:
-        yield f"{UNREAD_DROP_IN}, which older nvidia-ctk wrote, is read by no CRI-O: remove it"
+        yield f"remove {UNREAD_DROP_IN}: an older nvidia-ctk wrote it, and CRI-O never reads it"
 
 
 def _low_level_note(template: Table, files: Files) -> Iterator[str]:
@@ -246,6 +246,6 @@ def _low_level_note(template: Table, files: Files) -> Iterator[str]:
     on_path = posixpath.dirname(path) in ("", *DEFAULT_PATH_DIRS)
     if path and first != path and not (on_path and first == posixpath.basename(path)):
         yield (
-            f"CRI-O has run {path}: put it first in `runtimes` of [nvidia-container-runtime] in"
-            f" {CONFIG_FILE}"
+            f"CRI-O has used {path} so far: put it first in `runtimes` of"
+            f" [nvidia-container-runtime] in {CONFIG_FILE}"
         )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the engines of this host and the files that each of them really reads.
 
-Of a running engine, the process decides: two containerds have two configurations, and only their
-command lines name them. Of an installed engine that does not run, the unit decides.
+For a running engine, the command line of its process decides: two containerds have two
+configurations. For an installed engine that does not run, the command line in its unit decides.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def engines(
     uid: int = 0,
     environ: Mapping[str, str] | None = None,
 ) -> list[Engine]:
-    """Return the host's engines by kind: Docker, containerd, CRI-O, Podman; running ones first.
+    """Return the host's engines: Docker, containerd, CRI-O, Podman; of each, running ones first.
 
-    `ask` runs a program and returns what it prints; Podman, which has no daemon, is looked for in
-    the environment `environ` of the user `uid`.
+    `ask` runs a program and returns what it prints. Podman has no daemon: its files are those of
+    the user `uid` with the environment `environ`.
     """
     installed = (_installed(name, files, uid, environ or {}) for name in modules.ENGINES)
     every = [
@@ -54,7 +54,7 @@ def engines(
 
 
 def _is_running(installed: Engine, running: Sequence[Engine]) -> bool:
-    """Report whether an installed engine runs; one inside Docker does not count."""
+    """Report whether an installed engine runs; dockerd's own containerd does not count."""
     return any(
         not engine.foreign
         and (engine.engine, engine.root) == (installed.engine, installed.root)
@@ -67,10 +67,10 @@ def _is_running(installed: Engine, running: Sequence[Engine]) -> bool:
 def of_process(
     process: Process, files: Files, ask: Ask | None = None, proc: str = "/proc", *, uid: int = 0
 ) -> Engine:
-    """Return a process as an engine.
+    """Return the engine that a process is.
 
-    A program of another user or file system is never run, and its files are not read: they may
-    be an attack on the root user who runs this.
+    A program of another user or in another file system is never run, and its files are not read:
+    they could attack root, who runs this.
     """
     is_ours = process.root == "/"
     trusted = is_ours and process.uid in (0, uid)
@@ -94,7 +94,7 @@ def of_process(
 
 
 def _binary(process: Process, files: Files) -> str:
-    """Return the program to call: k3s is one program with links under many names."""
+    """Return the program to call: that of k3s is a link beside its executable."""
     program = f"{posixpath.dirname(process.exe)}/{modules.PROGRAM[process.engine]}"
     return program if os.access(files.at(program), os.X_OK) else process.exe
 
@@ -108,7 +108,7 @@ def _advice(process: Process, uid: int) -> tuple[str, ...]:
 def _notes(process: Process) -> tuple[str, ...]:
     notes = []
     if process.replaced:
-        notes.append(f"{process.exe} was replaced since it was started: it runs the old program")
+        notes.append(f"{process.exe} was replaced after its start: the old program still runs")
     if process.container:
         notes.append("it runs in a container")
     return tuple(notes)
@@ -126,7 +126,7 @@ def _installed(name: str, files: Files, uid: int, environ: Mapping[str, str]) ->
 
 
 def _with_files(engine: Engine, process: Process, files: Files) -> Engine:
-    """Return an engine with the files and the socket of its command line and its platform."""
+    """Return an engine with files and socket, by its command line and its platform."""
     args, env = process.args[1:], process.env
     config = process.path(_config(engine.engine, args, env, engine.uid))
     folder = process.path(_config_dir(engine.engine, args, env, config))
@@ -138,7 +138,7 @@ def _with_files(engine: Engine, process: Process, files: Files) -> Engine:
 
 
 def run(program: str, argv: list[str]) -> str:
-    """Return what a program prints, "" if it cannot be run or is slow: the usual `ask`."""
+    """Return what a program prints, "" if it cannot be run or is too slow; the default `ask`."""
     return command.run(argv, VERSION_TIMEOUT_S, executable=program).out
 
 
@@ -176,7 +176,7 @@ def _config_dir(name: str, args: Sequence[str], env: Mapping[str, str], config: 
 
 
 def _socket(engine: Engine, args: Sequence[str], files: Files, env: Mapping[str, str]) -> str:
-    """Return the path of an engine's API socket; the command line precedes the file."""
+    """Return the path of an engine's API socket; the command line overrides the file."""
     named = {
         "docker": options(args, "H", "host"),
         "containerd": [option(args, "address", "a")],
@@ -193,7 +193,7 @@ def _socket(engine: Engine, args: Sequence[str], files: Files, env: Mapping[str,
 
 
 def _configured_sockets(engine: Engine, files: Files) -> list[str]:
-    """Return the sockets that an engine's main file names; [] if it cannot or may not be read."""
+    """Return the sockets that an engine's main file names; [] if it is unreadable or foreign."""
     if engine.foreign or engine.engine not in SOCKET_KEYS:
         return []
     try:

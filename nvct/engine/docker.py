@@ -22,7 +22,7 @@ RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"
 CDI = ("features", "cdi")
 RESERVED = ("runc", "io.containerd.runc.v2")
 SHIM_PREFIX = "io.containerd."
-"""Names of containerd's shims, which a default may have without being registered."""
+"""A default runtime with this prefix is a shim of containerd: it need not be registered."""
 
 SYNTAX = Syntax(is_json=True, default=DEFAULT)
 
@@ -31,11 +31,11 @@ CDI_BY_DEFAULT = (28, 2)
 GPUS_BY_CDI = (29, 2)
 
 FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--feature"}
-"""Options of dockerd that say what a member of daemon.json says."""
+"""Key of daemon.json → option of dockerd with the same meaning."""
 
 
 def state(options: EngineOptions, files: Files) -> State:
-    """Return what daemon.json says, and CDI by the release; DocumentError, EngineConfigError."""
+    """Return what daemon.json says, and whether CDI is on; DocumentError, EngineConfigError."""
     path = options.config or CONFIG
     data = files.read(path)
     document = json_file.parse(data, path)
@@ -53,11 +53,11 @@ def plan(options: EngineOptions, files: Files) -> Change:
     """Return the smallest edit of daemon.json that configures the options.
 
     Raises UsageError for a setting that Docker does not have, DocumentError if daemon.json cannot
-    be read, EngineConfigError if it is malformed, or dockerd's command line says the same already.
+    be read, EngineConfigError if it is malformed or dockerd's command line has a setting, too.
     """
     path = options.config or CONFIG
     if options.drop_in:
-        raise UsageError(f"docker reads no drop-in file such as {options.drop_in}")
+        raise UsageError(f"docker does not read drop-in files such as {options.drop_in}")
     data = files.read(path)
     document = json_file.parse(data, path)
     edits = [edit for handler in options.handlers if (edit := _register(document, handler))]
@@ -73,7 +73,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
 
 
 def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
-    """Return whether CDI is on, by daemon.json and the release; None if neither decides."""
+    """Return whether CDI is on: as daemon.json `said`, or as in the release; None if unknown."""
     if version and version < WITH_CDI:
         return False
     if said is not None or not version:
@@ -82,17 +82,17 @@ def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
 
 
 def _registered(document: Document, name: str) -> tuple[str, str]:
-    """Return a runtime's member that holds its path, as it is spelled, and the path."""
+    """Return the key of a runtime's path, as daemon.json spells it, and the path."""
     entry = document.get((RUNTIMES, name), dict) or {}
-    # Go takes the name of a field in any case.
+    # Go ignores the case of a key.
     member = next((key for key in entry if key.lower() == "path"), "path")
     return member, document.get((RUNTIMES, name, member), str) or ""
 
 
 def _register(document: Document, handler: Handler) -> KeyEdit | None:
-    """Return the edit that registers a runtime, None if it is registered. Its arguments stay."""
+    """Return the edit that registers a runtime, None if it is registered; its arguments stay."""
     if handler.name in RESERVED:
-        raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
+        raise UsageError(f"docker reserves the runtime name {handler.name}: choose another one")
     member, path = _registered(document, handler.name)
     if path == handler.path:
         return None
@@ -106,7 +106,7 @@ def _check_default(options: EngineOptions, document: Document) -> None:
     names = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
     names |= {handler.name for handler in options.handlers}
     if options.default not in names and not options.default.startswith(SHIM_PREFIX):
-        raise UsageError(f"no runtime {options.default} is registered that could be the default")
+        raise UsageError(f"{options.default} cannot be the default: it is not registered")
 
 
 def _cdi(options: EngineOptions, document: Document) -> list[KeyEdit]:
@@ -121,7 +121,7 @@ def _cdi(options: EngineOptions, document: Document) -> list[KeyEdit]:
 
 
 def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
-    """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
+    """Report whether Docker reads these folders; CDI's defaults if daemon.json names none."""
     current = configured or paths.CDI_SPEC_DIRS
     return list(map(without_var, current)) == list(map(without_var, options))
 
@@ -130,18 +130,18 @@ def _spec_dirs(document: Document) -> tuple[str, ...]:
     folders = document.get((SPEC_DIRS,), list) or []
     if not all(isinstance(folder, str) for folder in folders):
         value = document.find((SPEC_DIRS,))
-        raise document.refusal(value.value if value else 0, f"{SPEC_DIRS} holds no strings")
+        raise document.refusal(value.value if value else 0, f"{SPEC_DIRS} must hold strings")
     return tuple(folders)
 
 
 def _check_flag(options: EngineOptions, name: str, path: str) -> None:
-    """Refuse a setting that dockerd's command line has, too: it does not start with both."""
+    """Refuse a setting that dockerd's command line has, too: dockerd does not start with both."""
     flag = FLAGS.get(name)
     for word in options.arguments if flag else ():
         if word.partition("=")[0] == flag:
             raise EngineConfigError(
-                f"dockerd runs with {word}, so {path} may not hold {name}",
-                hint=f"take {flag} out of its command line, see systemctl cat docker",
+                f"dockerd runs with {word}, so {path} must not set {name}",
+                hint=f"remove {flag} from its command line, see systemctl cat docker",
             )
 
 
@@ -151,8 +151,8 @@ def _notes(options: EngineOptions) -> tuple[str, ...]:
         return ()
     text = ".".join(map(str, version))
     if version < WITH_CDI:
-        return (f"Docker {text} has no CDI; it came with 25.0",)
+        return (f"Docker {text} does not support CDI: 25.0 and later do",)
     if options.cdi and version >= GPUS_BY_CDI:
-        note = "goes by CDI where nvidia-cdi-hook is on dockerd's PATH, and needs a CDI spec"
+        note = "uses CDI if nvidia-cdi-hook is on dockerd's PATH, and then needs a CDI spec"
         return (f"docker run --gpus of Docker {text} {note}",)
     return ()

@@ -35,7 +35,7 @@ KIND = paths.GPU_KIND
 DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
 WSL_DESKTOP = "/mnt/wsl/docker-desktop"
 OPT_DIRS = ("/usr/local/nvidia/toolkit", "/snap/bin", "/run/current-system/sw/bin")
-"""Where programs are looked for besides the usual folders, to say where they are."""
+"""Folders searched besides the usual ones, to tell the user where a program is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +62,15 @@ class Daemon:
 
     engine: Engine
     started: float | None = None  # in seconds since the epoch; None if that is unknown
-    programs: Mapping[str, Program]  # of HOOKS, those on its PATH now, or on the usual one
+    programs: Mapping[str, Program]  # those of HOOKS on its PATH; if unknown, the usual PATH
     state: State | None = None  # of its daemon.json; None if malformed, and `problem` says why
     problem: str = ""
     configured: float | None = None  # when that file was written; None if there is none
-    former: tuple[str, ...] = ()  # programs of its runtimes before nvct last changed that file
-    apart: bool = False  # whether it has its own processes: no client here talks to it
+    former: tuple[str, ...] = ()  # programs of its runtimes before nvct changed that file
+    apart: bool = False  # whether it has a PID namespace of its own: no client here talks to it
     spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
-    specs: tuple[str, ...] = ()  # the files there that describe GPUs of NVIDIA
-    running: Running | None = None  # what it reports to have in force; None if it is not asked
+    specs: tuple[str, ...] = ()  # the files there that describe NVIDIA GPUs
+    running: Running | None = None  # the settings in force that it reports; None if not asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +79,12 @@ class DockerHost:
 
     client: Client = Client()
     daemons: tuple[Daemon, ...] = ()
-    programs: Mapping[str, Program]  # of HOOKS, those in the usual places or on the user's PATH
+    programs: Mapping[str, Program]  # those of HOOKS in usual folders or on the user's PATH
     gpus: int = 0
     driver: str = ""
-    elsewhere: str = ""  # what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or ""
+    elsewhere: str = ""  # another driver that a GPU is bound to: nouveau, vfio-pci, or ""
     system_runtimes: tuple[str, ...] = ()
-    hidden: str = ""  # why daemons may run that are not seen, "" if all are
+    hidden: str = ""  # why running daemons may be invisible, "" if none is
 
 
 def look(
@@ -96,7 +96,7 @@ def look(
     *,
     get: Get = running.ask,
 ) -> DockerHost:
-    """Look at a host."""
+    """Return what decides on this host whether `docker run --gpus` works."""
     dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
     bound = pci.bound_elsewhere(roots)
     system_state, _ = _state("", files.root)
@@ -119,7 +119,7 @@ def look(
 
 
 def client(files: Files, environ: Mapping[str, str]) -> Client:
-    """Return what `docker` is, and which daemon it talks to.
+    """Return which program `docker` is, and which daemon it talks to.
 
     DOCKER_HOST precedes DOCKER_CONTEXT, which precedes the chosen context (docker(1)).
     """
@@ -146,7 +146,7 @@ def client(files: Files, environ: Mapping[str, str]) -> Client:
 
 
 def _is_podman_script(path: str) -> bool:
-    """Report whether it is the script of the package podman-docker, which runs podman."""
+    """Report whether a file is the script of the package podman-docker, which runs podman."""
     try:
         with open(path, "rb") as file:
             head = file.read(4096)
@@ -187,7 +187,7 @@ def _written(path: str) -> float | None:
 
 
 def _former(config: str, root: str) -> tuple[str, ...]:
-    """Return the programs of runtimes that a file had before nvct changed it, by its journal."""
+    """Return the programs of a file's runtimes before nvct changed it, from nvct's journal."""
     journal = Journal(Files(root).at(paths.STATE_DIR))
     try:
         record = journal.load(journal.path("docker", config)).done
@@ -202,7 +202,7 @@ def _former(config: str, root: str) -> tuple[str, ...]:
 def _root(process: Process, files: Files, proc: str) -> str:
     """Return the daemon's root directory as a path of this process; ours if it is not accessible.
 
-    Rootless Docker and a snap's have mounts of their own, even if the root directory is ours.
+    Rootless Docker and Docker from snap have mounts of their own below the same root directory.
     """
     process_root = f"{proc}/{process.pid}/root"
     return process_root if os.path.isdir(f"{process_root}/") else files.at("/")
@@ -224,7 +224,7 @@ def _state(config: str, root: str) -> tuple[State | None, str]:
 
 
 def _on_path(path: str, root: str) -> dict[str, Program]:
-    """Return the programs of HOOKS that a PATH leads to in a file system."""
+    """Return the programs of HOOKS that are on a PATH, below a root directory."""
     return {name: program for name in HOOKS if (program := _find(name, path, root))}
 
 
@@ -236,8 +236,7 @@ def _find(name: str, path: str, root: str) -> Program | None:
 def _program(path: str, root: str) -> Program | None:
     """Return a program, None if the file is not executable, as Go's LookPath requires.
 
-    The time of its last status change shows when it was moved or linked into its place; a package
-    leaves the other times as they were when it was built.
+    Its ctime shows when it was moved or linked into place; a package keeps the mtime of its build.
     """
     full_path = root.rstrip("/") + path
     try:

@@ -32,21 +32,21 @@ class EngineControl:
     """The control of one engine."""
 
     options: EngineOptions
-    program: str  # the engine's, which checks its files; "" skips that
+    program: str  # the engine's program, which checks its files; "" skips the check
     reloader: Reloader
     socket: str = ""  # the engine's API as a path of this process; "" if it cannot be probed
     run: Run = command.run
     root: str = "/"
     files: Files = field(default_factory=Files)
     removing: bool = False
-    must_be_healthy: bool = False  # after the reload, even if it was not well before
+    must_be_healthy: bool = False  # after the reload, even if it was not before
     timeout_s: float = TIMEOUT_S
 
     def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
-        """Have the engine read files that are not in place yet; return notes.
+        """Let the engine read files that are not in place yet; return notes.
 
-        Raises EngineError if it refuses them, although it accepts the present files or is to be
-        reloaded; or it accepts them, but the options do not take effect.
+        Raises EngineError if the engine refuses them, unless it refuses the present files, too,
+        and is not to be reloaded; or if it accepts them, but the options do not take effect.
         """
         engine, config, root = self.options.engine, self.options.config, self.root.rstrip("/")
         not_checked = f"not checked by {engine} itself:"
@@ -54,7 +54,7 @@ class EngineControl:
         if not self.program:
             return []
         if options is None:
-            return [f"{not_checked} where it has {config} is unknown"]
+            return [f"{not_checked} {engine}'s path of {config} is unknown"]
         after = {options.config if e.path == config else e.path: e.after for e in edits}
         has_file_now = os.path.exists(root + options.config)
         has_file = after.get(options.config) is not None or (
@@ -64,14 +64,14 @@ class EngineControl:
         if not args:
             return []
         if not self._is_runnable():
-            return [f"{not_checked} {os.path.basename(self.program)} is not here"]
+            return [f"{not_checked} {os.path.basename(self.program)} is not installed here"]
         try:
             files = {root + path: data for path, data in after.items()}
             with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
                 preview = partial(enter_preview, files, stage, KERNEL)
                 completed = self.run(args, TIMEOUT_S, enter=preview)
         except OSError as error:
-            return [f"{not_checked} no private mounts here ({error.strerror})"]
+            return [f"{not_checked} a private mount failed ({error.strerror})"]
         if completed.status == 0 and not self.removing:
             _refuse_without_effect(options, completed.out, "nothing was changed")
         if completed.status == command.NOT_FOUND:
@@ -82,7 +82,7 @@ class EngineControl:
         return self._refused(_reason(completed), self.run(args, TIMEOUT_S) if args else None)
 
     def _refused(self, reason: str, present: Completed | None) -> list[str]:
-        """Refuse new files that the engine refuses, or note that it refuses the present ones, too.
+        """Raise the engine's refusal of new files, or note that it refuses the present ones, too.
 
         An engine that refuses its files must not be restarted, whoever wrote them.
         """
@@ -91,28 +91,28 @@ class EngineControl:
             raise EngineError(
                 f"{engine} refuses the new configuration: {reason}", hint="nothing was changed"
             )
-        already = f"{engine} refuses its files already as they are: {_reason(present)}"
+        already = f"{engine} refuses even its present files: {_reason(present)}"
         if opt_out:
             hint = f"correct them, or do not reload it ({opt_out}); nothing was changed"
             raise EngineError(already, hint=hint)
         return [already]
 
     def _check_in_force(self, options: EngineOptions) -> None:
-        """Let containerd print its present configuration, and refuse one without the options."""
+        """Raise EngineError if the options are missing in what `containerd config dump` prints."""
         if options.engine == "containerd" and self._is_runnable():
             completed = self.run(check_argv(options, self.program, has_file=True), TIMEOUT_S)
             if completed.status == 0:
                 _refuse_without_effect(options, completed.out)
 
     def _is_runnable(self) -> bool:
-        """Report whether the program is there, as far as that is known before it is run."""
+        """Report whether the program exists; True if that is unknown before it is run."""
         return self.root != "/" or shutil.which(self.program) is not None
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-        """Reload the engine, and wait until it is well; return notes.
+        """Reload the engine, and wait until it is healthy; return notes.
 
-        The files may be `restored`, which are the former ones again. Raises EngineError if the
-        engine is not well with its files.
+        The files are the former ones again if `restored`. Raises EngineError if the engine is not
+        healthy.
         """
         removing = restored or self.removing
         options = self._engine_options()
@@ -128,7 +128,7 @@ class EngineControl:
         notes = [note, *notes] if note else notes
         engine = self.options.engine
         if earlier_problem:
-            note = f"not seen whether {engine} is well: it was not before either"
+            note = f"{engine} was not healthy before the reload, so it was not checked after it"
             return [*notes, f"{note} ({earlier_problem})"]
         if not self.socket:
             return notes
@@ -136,14 +136,15 @@ class EngineControl:
         return notes + (self._remaining_note() if removing and engine == "docker" else [])
 
     def _engine_options(self) -> EngineOptions | None:
-        """Return the options with the main file's path as the engine knows it, None if unknown."""
+        """Return the options with the engine's own path of the main file; None if unknown."""
         path = self._engine_path(self.options.config, modules.CONFIG[self.options.engine])
         return replace(self.options, config=path) if path else None
 
     def _engine_path(self, path: str, usual: str) -> str:
-        """Return a path of this process as the engine knows it; "" if that is unknown.
+        """Return the engine's own path of a file of this process; "" if unknown.
 
-        It lies below the engine's root, or is mounted here, on most hosts at the `usual` place.
+        The file is below the engine's root, or its folder is mounted here; on most hosts the
+        engine has it at the `usual` path.
         """
         root = self.root.rstrip("/")
         if not root:
@@ -177,11 +178,11 @@ class EngineControl:
 
         def not_reloaded() -> str:
             took = engine != "docker" or running.reloaded(self.socket, since)
-            return "" if took else f"dockerd does not take its files within {self.timeout_s:g} s"
+            return "" if took else f"dockerd did not reload its files in {self.timeout_s:g} s"
 
         def not_well() -> str:
             problem = self._problem(names)
-            return problem and f"{engine} is not well after {self.timeout_s:g} s: {problem}"
+            return problem and f"{engine} is not healthy after {self.timeout_s:g} s: {problem}"
 
         for step in (not_running if action == "restart" else not_reloaded, not_well):
             problem = running.wait(step, self.timeout_s)
@@ -190,7 +191,7 @@ class EngineControl:
                 raise EngineError(f"{problem}: {log_error}" if log_error else problem)
 
     def _remaining_note(self) -> list[str]:
-        """Return a note on runtimes that dockerd keeps: a reload removes none."""
+        """Return a note on removed runtimes that dockerd keeps, because a reload removes none."""
         names = {handler.name for handler in self.options.handlers}
         names -= modules.of("docker").state(self.options, self.files).handlers.keys()
         try:
@@ -204,7 +205,7 @@ def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[
     """Return the command with which an engine reads its files and exits; [] if it has none.
 
     dockerd has --validate since 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
-    command of Podman reads its files first. A main file that is named must exist.
+    command of Podman reads its files first. `has_file`: the main file exists, and can be named.
     """
     config = options.config
     if options.engine == "crio":
@@ -230,7 +231,7 @@ def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") ->
 
 
 def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
-    """Enter a mount namespace in which these paths have this content; OSError if not allowed."""
+    """Enter a mount namespace in which these paths have this content. Raises OSError."""
     kernel.unshare(constants.CLONE_NEWNS)
     kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
     kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")
@@ -238,7 +239,7 @@ def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel)
     present = ((missing_folders(path) or [path])[0] for path in changed)
     folders = sorted({os.path.dirname(path) for path in present})
     for number, folder in enumerate(folders):
-        # An overlay over a part of an overlay adds a layer, and the kernel has only two.
+        # An overlay inside an overlay is stacked, and the kernel stacks only two.
         others = [parent.rstrip("/") + "/" for parent in folders if parent != folder]
         if not folder.startswith(tuple(others)):
             _overlay(folder, f"{stage}/{number}", kernel)

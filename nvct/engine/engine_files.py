@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What engines have written about a container before any runtime changed it. Cold; asks no engine.
+"""Reads from engines' files what a user asked for when a container was created. Cold side.
 
-Docker keeps what it was asked in containers/ID, Podman since 5.0 in an SQLite database,
-containers/storage the images of Podman and CRI-O; all may be a user's own, below ~/.local/share.
-The kubelet's engines write who a container is into the annotations of its config.json. Files are
-those of dockerd 20.10 to 29, Podman 5 and containers/storage.
+Docker keeps the request in containers/ID, Podman since 5.0 in an SQLite database; the images of
+Podman and CRI-O are in containers/storage. Rootless engines keep all of these below
+~/.local/share. On Kubernetes, containerd and CRI-O write the image's name into annotations of
+config.json. The formats are those of dockerd 20.10 to 29 and Podman 5. No engine is asked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ USERS_BUNDLES = (
 )
 IMAGE_ANNOTATIONS = ("io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName")
 FLAGS = ("--gpus", "--runtime", "--privileged", "--hooks-dir")
-"""Of Docker's and Podman's command lines that concern a GPU, beside words with its names."""
+"""Options of `docker run` and `podman run` that concern GPUs, beside arguments with GPU_WORDS."""
 GPU_WORDS = ("NVIDIA_", "nvidia.com/")
 
 
@@ -43,19 +43,19 @@ class Creation:
 
     engine: str = ""
     image: str = ""
-    env: Sequence[str] | None = None  # of image and user; None if no file has it as asked
-    image_env: Sequence[str] | None = None  # those of the image; None if they are not known
-    words: Sequence[str] = field(default=())  # else that asked for a GPU: --gpus device=2
+    env: Sequence[str] | None = None  # of image and user, before nvct; None if no file has it
+    image_env: Sequence[str] | None = None  # of the image alone; None if unknown
+    words: Sequence[str] = field(default=())  # arguments that ask for a GPU: --gpus device=2
 
     def who_set(self, name: str) -> str:
-        """Return who set a variable: "the image", "the user", or "" if that is not known."""
+        """Return who set a variable: "the image", "the user", or "" if that is unknown."""
         value = self.value(name)
         if value is None or self.image_env is None:
             return ""
         return "the image" if f"{name}={value}" in self.image_env else "the user"
 
     def value(self, name: str) -> str | None:
-        """Return a variable as it was asked; None if it was not, or that is not known."""
+        """Return the value of a variable in the request; None if it is not set or unknown."""
         values = [entry for entry in self.env or () if entry.startswith(f"{name}=")]
         return values[-1].partition("=")[2] if values else None
 
@@ -63,10 +63,11 @@ class Creation:
 def creation_of(
     id_: str, env: Mapping[str, str], annotations: Mapping[str, str], host: str = "/"
 ) -> Creation:
-    """Return what is known about the creation of a container with an engine's id.
+    """Return what an engine was asked to create for a container, as far as files tell.
 
-    `env` is that of this process, whose user may have engines of his own; `annotations` are those
-    of the container's config.json, `host` is the folder that has the engines' state.
+    `id_` is the engine's id of the container, and `annotations` are those of its config.json.
+    `env` is this process's environment, which says where a user's rootless engines keep files.
+    `host` is the host's root directory.
     """
     places = [(docker_folder(host), f"{host.rstrip('/')}/var/lib")]
     for docker, data in (*places, *((f"{data}/docker", data) for data in _own_data(env))):
@@ -81,7 +82,7 @@ def creation_of(
 
 
 def own_names(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of the containers of this user's own engines, by id; {} for root."""
+    """Return the names, by id, of the containers in this user's rootless engines; {} for root."""
     names: dict[str, str] = {}
     for data in _own_data(env):
         for path in glob.glob(f"{glob.escape(data)}/docker/containers/*/config.v2.json"):
@@ -94,7 +95,7 @@ def own_names(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def podman_names(path: str) -> dict[str, str]:
-    """Return the name of each container in a list of containers/storage, by its id."""
+    """Return the names, by id, of the containers in a containers.json of containers/storage."""
     names = {}
     for entry in read_list(path):
         given = entry.get("names") if isinstance(entry, dict) else None
@@ -104,7 +105,7 @@ def podman_names(path: str) -> dict[str, str]:
 
 
 def docker_folder(host: str = "/") -> str:
-    """Return the folder of the containers and images of root's dockerd: its data-root."""
+    """Return the data-root of root's dockerd: the folder of its containers and images."""
     root = host.rstrip("/")
     named = read_object(f"{root}/etc/docker/daemon.json").get("data-root")
     is_path = isinstance(named, str) and named.startswith("/")
@@ -112,7 +113,7 @@ def docker_folder(host: str = "/") -> str:
 
 
 def bundle_of(id_: str, env: Mapping[str, str], host: str = "/") -> str:
-    """Return the folder of a container's bundle; "" if none is found."""
+    """Return the folder of a container's OCI bundle; "" if there is none."""
     patterns = [f"{host.rstrip('/')}{one}" for one in BUNDLES]
     for data in _own_data(env):
         run = env.get("XDG_RUNTIME_DIR", "")
@@ -122,9 +123,9 @@ def bundle_of(id_: str, env: Mapping[str, str], host: str = "/") -> str:
 
 
 def runtimes_in_use(folder: str) -> Iterator[tuple[str, str]]:
-    """Yield id and runtime of each container of containerd, whose state is in a folder.
+    """Yield id and runtime of each container whose state containerd keeps in a folder.
 
-    The runtime is called again to enter the container, and to stop it.
+    The runtime must stay installed: containerd calls it to enter and to stop the container.
     """
     pattern = f"{glob.escape(folder)}/io.containerd.runtime.v2.task/*/*/runtime"
     for path in sorted(glob.glob(pattern)):
@@ -196,9 +197,9 @@ def _podman(data: str, id_: str) -> Creation | None:
 
 
 def _podman_row(path: str, id_: str) -> dict[str, Any] | None:
-    """Return what Podman's database has about a container, None if that cannot be read.
+    """Return a container's configuration in Podman's database, None if it cannot be read.
 
-    It is opened as one that nobody changes: else SQLite would write files beside it.
+    The database is opened as immutable; otherwise SQLite would create files beside it.
     """
     if not os.path.isfile(path):
         return None
@@ -220,7 +221,7 @@ def _podman_row(path: str, id_: str) -> dict[str, Any] | None:
 
 
 def _podman_words(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words of `podman run` that concern GPUs, and no others: those may be secret."""
+    """Yield the arguments of `podman run` that concern GPUs; others may contain secrets."""
     for before, word in zip(["", *command], command, strict=False):
         if any(part in word for part in GPU_WORDS):
             has_flag = before.startswith("-") and "=" not in before and not word.startswith("-")
@@ -232,7 +233,7 @@ def _podman_words(command: Sequence[str]) -> Iterator[str]:
 
 
 def image_env(document: Mapping[str, Any]) -> list[str] | None:
-    """Return the variables of an image by its configuration; None if that has none."""
+    """Return the variables in an image's configuration; None if it is malformed."""
     config = document.get("config")
     return _texts(config.get("Env")) if isinstance(config, dict) else None
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journal of changes of paths, for undo and for recovery after a crash.
 
-There is one file ("page") per engine and main configuration file, and one of `nvct doctor --fix`,
+There is one file ("page") per engine and main configuration file, and one for `nvct doctor --fix`,
 in folders that only root can read. A page is on the disk before the first path is changed:
 
     {"format": 2, "done": RECORD, "pending": RECORD}
 
 `done` is what undo restores, `pending` a change that is being made. If another process finds a
 pending change, the process that made it was killed: each of its paths is complete, and either in
-its former or in its planned state. Format 1 was that of nvct before this; it is still read.
+its former or in its planned state. Format 1, of earlier versions, is still read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DamagedJournalError(DocumentError):
 
 
 class NewerJournalError(DamagedJournalError):
-    """A page is of a later version, which can still undo: it stays where it is."""
+    """A page is from a later version of nvct, which can undo it: it is not set aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,21 +54,21 @@ class Entry:
     path: str  # as the engine knows it
     before: PathState
     after: PathState
-    folders: tuple[str, ...] = ()  # that the change creates for it, the outermost first
-    identity: str = ""  # of the node or link that the change made; "" while it is not made
+    folders: tuple[str, ...] = ()  # that the change creates, the outermost first
+    identity: str = ""  # see `writing.identity`; of the node or link that the change made
 
     def __post_init__(self) -> None:
-        """Refuse what a damaged journal may hold."""
+        """Refuse values that only a damaged journal holds: ValueError."""
         for each in (self.path, *self.folders):
             if not each.startswith("/"):
-                raise ValueError(f"{each!r:.60} is no path of a file")
+                raise ValueError(f"{each!r:.60} is not an absolute path")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A change of some paths."""
 
-    # what was last configured; the handlers are all that ever were. NOTHING of --fix.
+    # the last configured ones, with the handlers of all earlier changes; NOTHING for --fix
     options: EngineOptions = NOTHING
     entries: tuple[Entry, ...]
     restart: bool = False
@@ -85,7 +85,7 @@ class Page:
 
 
 class Journal:
-    """The folder of journals."""
+    """The folder with the journal's pages, and their lock."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Journal:
         self.damage_hint = damage_hint
 
     def lock(self) -> files.Lock:
-        """Return the lock for an engine's files; its folder is made. OSError, UnsafePathError."""
+        """Return the lock for engines' files; create its folder. OSError, UnsafePathError."""
         self._make()
         return files.Lock(f"{self.folder}/lock", self.timeout_s)
 
@@ -131,7 +131,7 @@ class Journal:
             ) from error
 
     def save(self, path: str, page: Page) -> None:
-        """Write a page to the disk, or remove an empty one; after an OSError it is the old one."""
+        """Write a page to the disk, or remove an empty one; an OSError leaves the old one."""
         if page == Page():
             remove(path, self.kernel)
             return
@@ -185,12 +185,12 @@ def _page(data: bytes) -> Page:
     """
     document = json.loads(data)
     if not isinstance(document, dict):
-        raise ValueError("it is no object")  # noqa: TRY004 - as all damage
+        raise ValueError("it is not an object")  # noqa: TRY004 - as all damage
     number = document.pop("format", None)
     if type(number) is int and number > FORMAT:
-        raise NewerJournalError(f"format {number} is not known here")
+        raise NewerJournalError(f"format {number} is unknown")
     if type(number) is not int or number not in (1, FORMAT):
-        raise ValueError(f"format {number!r:.60} is not known here")
+        raise ValueError(f"format {number!r:.60} is unknown")
     for name, record in document.items():
         if isinstance(record, dict):
             if number == 1:
@@ -202,7 +202,7 @@ def _page(data: bytes) -> Page:
 
 
 def _known_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options of a record: those of a later version go, missing ones get defaults."""
+    """Return a record's options: unknown ones are dropped, missing ones get defaults."""
     defaults: dict[str, object] = typed.dump(NOTHING)
     known = {name: value for name, value in options.items() if name in defaults}
     return {**defaults, **known} if {"engine", "handlers"} <= known.keys() else dict(options)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Edits the JSON configuration of an engine in place: every other byte stays.
 
-Order, indentation, line ends, escapes and the spelling of numbers survive because they are not
-written again: whatever its settings, `json` gives back the bytes of 13 of 28 real files only.
+Order, indentation, line ends, escapes and the spelling of numbers survive, because only edited
+members are written: `json.dumps`, whatever its settings, reproduces only 13 of 28 real files.
 
 Text that Go's decoder would refuse or read in a surprising way is refused with its line and
 column: comments, trailing commas, text after the end, a byte order mark, a duplicate name on the
@@ -33,7 +33,7 @@ REASONS = {
     "Expecting ',' delimiter": "a comma is missing",
     "Expecting property name enclosed in double quotes": "a name in double quotes is missing",
 }
-"""What json says → what we say."""
+"""Message of `json` → our message."""
 KINDS = {
     dict: "an object", list: "an array", str: "a string", bool: "true or false",
     int: "a number", float: "a number", type(None): "null",
@@ -41,7 +41,7 @@ KINDS = {
 
 
 class Document:
-    """A JSON object that can be read by path; `edit` changes one."""
+    """A JSON object whose values are read by path."""
 
     __slots__ = ("data", "path", "root", "text")
 
@@ -63,13 +63,13 @@ class Document:
         self.root = Item((), start, start, start, len(text.rstrip(SPACE)))
 
     def refusal(self, at: int, problem: str) -> EngineConfigError:
-        """Return the error for a position in the text."""
+        """Return the error for a problem at a position in the text."""
         line = self.text.count("\n", 0, at) + 1
         column = at - self.text.rfind("\n", 0, at)
         return EngineConfigError(f"{self.path} line {line}, column {column}: {problem}", hint=HINT)
 
     def find(self, path: Path) -> Item | None:
-        """Return the value at a path, or None; EngineConfigError if it leads through no object."""
+        """Return the item at a path, or None; EngineConfigError if its parent is not an object."""
         item = self.root
         for depth, name in enumerate(path):
             if self.text[item.value] != "{":
@@ -87,11 +87,11 @@ class Document:
         return item
 
     def value(self, item: Item) -> object:
-        """Return the data of a value."""
+        """Return the parsed value of an item."""
         return json.loads(self.text[item.value : item.end])
 
     def get(self, path: Path, expected: type[Kind]) -> Kind | None:
-        """Return the data at a path, None if none or null; EngineConfigError for another kind."""
+        """Return the value at a path, None if none or null; EngineConfigError for another type."""
         item = self.find(path)
         data = self.value(item) if item else None
         if item is None or data is None:
@@ -104,16 +104,16 @@ class Document:
     def _refuse_constant(self, name: str) -> None:
         tokens = (match for match in spans.TOKEN.finditer(self.text) if match[0][0] != '"')
         match = next(match for match in tokens if name in match[0])
-        raise self.refusal(match.start() + match[0].index(name), f"{name} is no JSON")
+        raise self.refusal(match.start() + match[0].index(name), f"{name} is not JSON")
 
 
 def kind(data: object) -> str:
-    """Return what JSON calls a value."""
+    """Return the name of a value's JSON type, with its article."""
     return KINDS[type(data)]
 
 
 def parse(data: bytes | None, path: str) -> Document:
-    """Parse a file; None and white space are {}, as in Docker. EngineConfigError has the place."""
+    """Parse a file; None and white space mean {}, as in Docker. Raises EngineConfigError."""
     data = data or b""
     if data.startswith(BYTE_ORDER_MARKS):
         text = f"{path} line 1, column 1: a byte order mark"
@@ -128,7 +128,7 @@ def parse(data: bytes | None, path: str) -> Document:
 
 
 def edit(data: bytes | None, edits: Iterable[KeyEdit], path: str) -> bytes | None:
-    """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
+    """Return a file with members set, or removed if ABSENT; None if there was and is no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
     new member is the last one of its object, in the style of the others. Raises EngineConfigError
@@ -189,7 +189,7 @@ def _appended(
 
 
 def _without(document: Document, where: Path) -> str:
-    """Return the text without a member, and without objects that become empty by that."""
+    """Return the text without a member, and without the objects that its removal leaves empty."""
     if document.find(where) is None:
         return document.text
     while True:
@@ -230,14 +230,14 @@ def _line_end(text: str) -> str:
 
 
 def _reason(text: str, error: json.JSONDecodeError) -> tuple[int, str]:
-    """Return the place of an error, and what is wrong there."""
+    """Return the position of an error, and what is wrong there."""
     at = error.pos
     if text[at : at + 1] == "," and text[at + 1 :].lstrip(SPACE)[:1] in ("}", "]"):
         at = spans.after_space(text, at + 1)
     if text.startswith(("//", "/*", "#"), at):
         return at, "a comment, which JSON does not have"
     if text[at : at + 1] in ("}", "]") and text[:at].rstrip(SPACE).endswith(","):
-        return at, "a comma with nothing behind it"
+        return at, "a comma with nothing after it"
     if text[at : at + 1] == "'":
         return at, "single quotes, where JSON has double ones"
     if at >= len(text):

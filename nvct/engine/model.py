@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: an engine of this host, options to configure in one, the state of its files, a change.
+"""Data types: an engine of this host, options for one, what its files say, a change of files.
 
 An engine module (docker, containerd, crio, podman) has two functions without side effects::
 
     state(options, files) -> State       what the files say now
     plan(options, files) -> Change       the smallest edit that configures the options
 
-`undo` removes what a plan added. `transaction` makes a change; nothing else writes an engine's
-files.
+`undo` plans the edits that revert a change. Only `transaction` writes an engine's files.
 """
 
 from __future__ import annotations
@@ -40,28 +39,29 @@ class EngineOptions:
     handlers: tuple[Handler, ...]
     default: str = ""  # name of the handler to make the default; "" leaves the default as it is
     cdi: bool = False  # switch the engine's own CDI on, if it has such a switch
-    spec_dirs: tuple[str, ...] = ()  # CDI folders that it is to read; () leaves them
+    spec_dirs: tuple[str, ...] = ()  # CDI folders for the engine to read; () changes nothing
     config: str = ""
-    drop_in: str | None = None  # "" edits the main file; None is the engine module's choice
+    drop_in: str | None = None  # "" is the main file; None lets the engine's module choose
     # If a file of others that is read after the drop-in registers a handler, edit that file.
     in_place: bool = False
-    executable: str = ""  # of the engine; "" finds it on PATH
+    executable: str = ""  # the engine's program; "" for the one on PATH
     hooks_dir: str = ""  # folder of hook files to name in the configuration; "" names none
     dump: str = ""  # the configuration in force as the engine printed it; "" if its files are read
     engine_version: tuple[int, ...] = ()  # of the running engine, as (28, 5, 2), or ()
-    arguments: tuple[str, ...] = ()  # of the running one; Docker refuses them in its file, too
+    # of the running engine; dockerd refuses a setting that is also in its file
+    arguments: tuple[str, ...] = ()
     container_annotations: tuple[str, ...] = ()  # patterns; () leaves containerd's
     pod_annotations: tuple[str, ...] = ()
-    # of containerd's handlers, if the runtime that they are modeled on has none
+    # of new containerd handlers, if the runtime whose settings they copy has none
     runtime_type: str = "io.containerd.runc.v2"
 
 
 def file_to_edit(
     options: EngineOptions, target: str, order: Sequence[str], sources: Mapping[str, str]
 ) -> str:
-    """Return the target, or with `in_place` a file after it in `order` that defines a handler.
+    """Return the target, or with `in_place` the last file in `order` that defines a handler.
 
-    `sources` has the last file that defines a handler, by the handler's name.
+    `sources` maps a handler's name to the last file that defines it.
     """
     if not options.in_place:
         return target
@@ -75,8 +75,8 @@ class State:
 
     files: tuple[str, ...] = ()
     version: int = 0  # of the configuration's format (containerd), 0 if it has none
-    # name → path of every registered runtime, ours or not; the path is "" if the engine looks the
-    # program up
+    # name → path of every registered runtime, ours or not; the path is "" if the engine looks up
+    # the program
     handlers: Mapping[str, str]
     default: str = ""
     cdi: bool | None = None  # whether CDI is on; None if that depends on the engine's version
@@ -85,7 +85,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEdit:
-    """One file before and after; None is no file."""
+    """The bytes of one file before and after; None if it does not exist."""
 
     path: str
     before: bytes | None
@@ -130,9 +130,9 @@ def without_var(path: str) -> str:
 
 
 class Files:
-    """The host's files, as paths below a root: "/", or a tree in tests and containers.
+    """The host's files below a root: "/", or another folder in tests and containers.
 
-    The system follows links: a root other than "/" must be a tree or mount of our own.
+    The kernel follows links out of the root, so a root other than "/" must be trusted.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -169,7 +169,7 @@ class Files:
 
 
 class EditedFiles(Files):
-    """The files with some edits applied."""
+    """The host's files as they are after some edits."""
 
     def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
         super().__init__(files.root)
@@ -177,7 +177,7 @@ class EditedFiles(Files):
         self._edits = {edit.path: edit.after for edit in edits}
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's bytes, None if there is none. Raises DocumentError as Files."""
+        """Return a file's bytes, None if there is none. Raises DocumentError as `Files.read`."""
         return self._edits[path] if path in self._edits else self._files.read(path)
 
     def names(self, folder: str, suffix: str) -> list[str]:
@@ -200,7 +200,7 @@ class Engine:
 
     engine: str
     pid: int = 0  # of its process, 0 if it does not run
-    binary: str = ""  # the program's path, in its own file system
+    binary: str = ""  # the program's path below `root`
     version: str = ""  # such as "1.7.24", "" if the program is not run
     unit: str = ""  # the systemd unit that runs it, or would start it; "" for none
     user_unit: bool = False
@@ -208,16 +208,16 @@ class Engine:
     path: str | None = None  # the variable PATH of its process; None if that is unknown
     socket: str = ""
     config: str = ""  # the main file that it reads, whether it exists or not
-    config_dir: str = ""  # of drop-ins that it reads, too, unless the main file names them
-    root: str = "/"  # of these paths, as a path of this process: "/" or /proc/PID/root
+    config_dir: str = ""  # the folder of its drop-ins, unless the main file names that
+    root: str = "/"  # root directory of these paths, for this process: "/" or /proc/PID/root
     platform: str = ""  # what set it up; "" is the distribution; see `platforms`
     edit: str = ""  # the file to edit in place of `config`, "" for `config` itself
-    drop_in: str | None = None  # to write; None is the engine module's choice, "" is none
+    drop_in: str | None = None  # to write; "" for none; None lets the engine's module choose
     leave: bool = False  # its files must not be edited; `advice` says what to do instead
-    restart: tuple[str, ...] = ()  # makes it read its files again; () is its unit's restart
+    restart: tuple[str, ...] = ()  # command to restart it; () restarts its unit
     advice: tuple[str, ...] = ()  # sentences for users who want to change its configuration
     notes: tuple[str, ...] = ()
-    foreign: bool = False  # it belongs to another user or file system, and cannot be trusted
+    foreign: bool = False  # another user's, or in another file system: it cannot be trusted
 
     @property
     def numbers(self) -> tuple[int, ...]:

@@ -36,14 +36,14 @@ class Syntax:
     header: str = ""  # the first line of a drop-in of ours
     # reports whether the remaining files use an element that we added to a list
     needed: Callable[[Path, object, Sequence[str]], bool] = lambda *_: False
-    # the first release that merges the tables of all files; before, those of the last one count,
-    # so that a drop-in of ours holds a copy of the others
+    # the first release that merges the tables of all files; older ones read only those of the last
+    # file, so our drop-in holds a copy of the others
     merges_from: tuple[int, ...] = ()
-    # returns the default after a removal by the remaining runtimes, the engine's version and the
-    # path of the table; ABSENT for the engine's own
+    # returns the default after a removal, given the remaining runtimes, the engine's version and
+    # the path of the table; ABSENT for the engine's own
     next_default: Callable[[Table, tuple[int, ...], Path], object] = lambda *_: ABSENT
-    # returns the edits of a removal with what goes beside our runtimes, such as an import; None if
-    # that is only a drop-in without settings
+    # adds to the edits of a removal what else must go, such as an import; None if that is only a
+    # drop-in without settings
     cleared: Callable[[EngineOptions, Files, Sequence[FileEdit]], tuple[FileEdit, ...]] | None = (
         None
     )
@@ -52,14 +52,11 @@ class Syntax:
         """Return what a file says. Raises EngineConfigError if it is malformed."""
         if self.is_json:
             return json_file.parse(data, path).data
-        # Some engines accept bytes that are not UTF-8; others have refused them before.
+        # Some engines accept bytes that are not UTF-8; the others have refused the file already.
         return toml_file.parse(text_of(data), path)
 
     def edit(self, data: bytes | None, edits: Sequence[KeyEdit], path: str) -> bytes:
-        """Return a file with keys set or removed, from None a new one.
-
-        Raises EngineConfigError.
-        """
+        """Return a file (None: a new one) with keys set or removed. Raises EngineConfigError."""
         if self.is_json:
             return json_file.edit(data, edits, path) or b""
         return toml_file.edit(self.header.encode() if data is None else data, edits, path)
@@ -88,7 +85,7 @@ class Syntax:
 
 
 def program(runtime: object) -> str:
-    """Return the program of a registered runtime, "" if none is named."""
+    """Return the program of a registered runtime, "" if the file names none."""
     if isinstance(runtime, list):  # Podman's: the first that exists
         return next((item for item in runtime if isinstance(item, str)), "")
     if not isinstance(runtime, dict):
@@ -106,7 +103,7 @@ class Module(Protocol):
 
     @staticmethod
     def state(options: EngineOptions, files: Files) -> State:
-        """Return what the files say."""
+        """Return what the engine's files say."""
 
     @staticmethod
     def plan(options: EngineOptions, files: Files) -> Change:
@@ -153,7 +150,7 @@ def handlers(program: str, first: str = NAME) -> tuple[Handler, ...]:
 
 
 def check_absolute(option: str, path: str) -> None:
-    """Refuse a path that is not absolute. Raises UsageError if it is not."""
+    """Refuse an option's path that is not absolute: UsageError."""
     if not posixpath.isabs(path):
         raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
 

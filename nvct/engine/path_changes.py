@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the transactions of an engine's files and of `nvct doctor --fix` share: their steps.
+"""The steps that the transactions of an engine's files and of `nvct doctor --fix` share.
 
-Paths are files, links and device nodes. Contract: a page of the journal is saved before its first
-path is written; a path is written only while it is as the page says it was, and put back only
-while it is as the page says it was made. What somebody else changed since stays.
+A path is that of a file, link or device node. Contract: a page of the journal is saved before its
+first path is written. A path is written only if its state is still the entry's `before`, and put
+back only if its state is still the entry's `after`. Changes by others stay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nvct.linux.folders import make_folders, missing_folders, remove_folders
 
 
 class PathChanges:
-    """Changes of paths, with their journal; `follow` those that admins link, see `writing.put`."""
+    """Changes of paths, recorded in a journal; `follow` as in `writing.put`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class PathChanges:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock of the journal's folder, which is made; HostError if that fails."""
+        """Create the journal's folder, and hold its lock; HostError if that fails."""
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.journal.lock())
@@ -54,19 +54,19 @@ class PathChanges:
             yield
 
     def save(self, page_path: str, page: Page) -> None:
-        """Write a page of the journal to the disk; after a HostError it is the old one."""
+        """Write a page of the journal to the disk; a HostError leaves the old one."""
         try:
             self.journal.save(page_path, page)
         except OSError as error:
             raise self.refused(error, page_path) from error
 
     def state_of(self, entry: Entry) -> PathState:
-        """Return what is at the path of an entry now."""
+        """Return the present state of an entry's path."""
         path = self.files.at(entry.path)
         return state_of(writing.target(path) if self.follow else path)
 
     def write(self, entry: Entry) -> None:
-        """Make a path what its entry says; HostError if somebody else changed it just now."""
+        """Write an entry's path; HostError if that fails, or others changed it just now."""
         if not self.state_of(entry).is_like(entry.before):
             raise _changed(entry)
         self._sweep(entry)
@@ -74,7 +74,7 @@ class PathChanges:
         self._put(entry, entry.after)
 
     def put_back(self, entry: Entry) -> None:
-        """Make a path what it was before its entry; HostError as `write`."""
+        """Restore an entry's path to its state before; HostError as `write`."""
         self._sweep(entry)
         current = self.state_of(entry)
         if current.is_like(entry.after):
@@ -83,7 +83,7 @@ class PathChanges:
             raise _changed(entry)
 
     def missing_folders(self, entry_path: str, after: PathState) -> list[str]:
-        """Return the folders to make for a path, as entries name them."""
+        """Return the folders to make for an entry's path, as entries name them."""
         if after == ABSENT:
             return []
         root = self.files.root.rstrip("/")
@@ -101,7 +101,7 @@ class PathChanges:
         remove_folders(self._at(entry.folders), self.kernel)
 
     def _sweep(self, entry: Entry) -> None:
-        """Remove what a killed run left beside a path."""
+        """Remove temporary files that a killed run left beside a path."""
         path = self.files.at(entry.path)
         if self.follow:
             writing.sweep(path, self.kernel)
@@ -122,6 +122,6 @@ class PathChanges:
 
 def _changed(entry: Entry) -> EngineError:
     return EngineError(
-        f"{entry.path} was changed by someone else just now; nothing is done",
+        f"{entry.path} was changed by another program just now; nothing was done",
         hint="run the command again",
     )

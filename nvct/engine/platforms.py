@@ -26,7 +26,7 @@ it runs in another file system, a container's or a snap's: run the command there
 """
 
 OTHER_USER = """
-it is user {uid}'s: run the command as that user
+it belongs to user {uid}: run the command as that user
 """
 
 DOCKER_CONTAINERD = """
@@ -42,8 +42,8 @@ install Docker Engine (docker-ce or docker.io) beside it
 """
 
 SNAP_DOCKER = """
-Docker from snap cannot run programs of the host and brings its own NVIDIA toolkit, set up when a
-driver is there as it starts: snap restart docker
+Docker from snap cannot run programs of the host and brings its own NVIDIA toolkit, which it sets
+up at its start if a driver is loaded: snap restart docker
 
 docker run --runtime=nvidia then works, --gpus does not; for that and for nvct: snap remove docker,
 and install docker.io or docker-ce
@@ -53,7 +53,7 @@ RANCHER = """
 {name} registers the handler nvidia by itself when it starts and finds nvidia-container-runtime in
 /usr/bin: systemctl restart {unit}
 
-for it as the default: {program} server|agent --default-runtime=nvidia
+to make it the default: {program} server|agent --default-runtime=nvidia
 
 {config} is rewritten at each start; handlers of other names go into {template} after a first line
 {{{{ template "base" . }}}}
@@ -105,11 +105,11 @@ EKS' bootstrap.sh writes {config} when the node joins: run the command after it
 
 EKS_NODEADM = """
 nodeadm writes {config} at each boot: put the same TOML into spec.containerd.config of the node's
-NodeConfig, or the change ends with the boot
+NodeConfig, or the next boot removes the change
 """
 
 AKS = """
-AKS writes {config} when it makes the node, and a new node image takes the change away: run the
+AKS writes {config} when it creates the node, and a new node image removes the change: run the
 command from a DaemonSet; pools with GPUs have NVIDIA's runtime already
 """
 
@@ -131,18 +131,18 @@ Applies: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], bool]
 Adapt: TypeAlias = Callable[[Engine, Files], Engine]
 
 MERGES_DEEPLY = (2, 0)
-"""From this release of containerd on, a drop-in adds to the root file's tables."""
+"""The first release of containerd in which a drop-in adds to the root file's tables."""
 K0S_MANAGED = "# k0s_managed=true"
 RANCHER_CONFIG = "/agent/etc/containerd/config.toml"
 K0S_CONFIG = "/etc/k0s/containerd.toml"
 K0S_DROP_INS = "/etc/k0s/containerd.d"
 DOCKER_CONTAINERD_CONFIG = "/docker/containerd/containerd.toml"
-DOES_ITSELF = ("true",)  # a restart command where the platform watches its files
+DOES_ITSELF = ("true",)  # the restart command if the platform watches its files
 DESKTOPS = ("/opt/docker-desktop", "/mnt/wsl/docker-desktop")
 
 
 def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
-    """Return an engine, as its process or its unit shows it, with the changes for its platform."""
+    """Return an engine with the changes that its platform requires."""
     for kind, is_here, change in RULES:
         if kind in ("", engine.engine) and is_here(engine, files, env):
             if callable(change):
@@ -153,7 +153,7 @@ def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
 
 
 def _advised(engine: Engine, text: str, **values: str) -> Engine:
-    """Return an engine with the advice of a text."""
+    """Return an engine with a text added to its advice."""
     advice = sentences(text, config=engine.config, **values)
     return replace(engine, advice=(*engine.advice, *advice))
 
@@ -167,7 +167,7 @@ def without_process(files: Files) -> list[Engine]:
 
 
 def _rancher(engine: Engine, files: Files) -> Engine:
-    """k3s and RKE2: the file comes from a template, which finds the NVIDIA runtime itself."""
+    """k3s and RKE2 make the file from a template, and find NVIDIA's runtime by themselves."""
     config = engine.config
     rke2 = "/rke2" in config or "/rke2" in engine.binary
     name, program = ("RKE2", "rke2") if rke2 else ("k3s", "k3s")
@@ -186,10 +186,10 @@ def _rancher(engine: Engine, files: Files) -> Engine:
 
 
 def _k0s(engine: Engine, files: Files) -> Engine:
-    """k0s: it manages its file unless its first line is removed, and imports a folder."""
+    """k0s manages its file unless the file's first line is removed; the file imports a folder."""
     engine = replace(engine, platform="k0s")
     if (files.text(engine.config) or "").splitlines()[:1] != [K0S_MANAGED]:
-        return engine  # the admin's own
+        return engine  # the file is the admin's
     drop_in = f"{K0S_DROP_INS}/nvidia.toml"
     document = _document(files, engine.config)
     if _imports(document, drop_in, "/etc/k0s") and engine.numbers >= MERGES_DEEPLY:
@@ -217,8 +217,8 @@ MICROK8S_CHANGES: Mapping[str, Any] = {
     "edit": MICROK8S_TEMPLATE, "drop_in": "",
     "restart": ("snap", "restart", "microk8s.daemon-containerd"),
 }  # fmt: skip
-# The first rule that applies counts: engine ("" for any), condition, and either platform, advice
-# and changed values, or a function that returns the engine.
+# Engine ("" for any), condition, and either platform, advice and changed values, or a function
+# that returns the engine. The first rule whose condition is true counts.
 RULES: tuple[tuple[str, Applies, tuple[str, str, Mapping[str, Any]] | Adapt], ...] = (
     ("containerd", lambda engine, *_: engine.config.endswith(DOCKER_CONTAINERD_CONFIG),
      ("Docker", DOCKER_CONTAINERD, LEFT)),
@@ -250,7 +250,7 @@ def _system(files: Files) -> str:
 
 
 def _document(files: Files, path: str) -> dict[str, object]:
-    """Return a file's TOML, {} if it is none: the engine's module reports that."""
+    """Return a file's TOML, {} if it is malformed, which the engine's module reports."""
     try:
         return toml_file.parse(files.read(path) or b"", path)
     except DocumentError:

@@ -4,8 +4,8 @@
 containers.conf(5), the same from Podman 4.3 to 5.8: every file overrides what earlier ones say,
 /usr/share/containers/containers.conf, /etc/containers/containers.conf, its `.d` folder, and for a
 user $XDG_CONFIG_HOME/containers/containers.conf and its `.d` folder. Tables are merged by name.
-Arrays replace each other, from 4.7 unless one holds {append=true}, which then holds for all later
-files. Podman has no daemon: the next `podman run` reads what is written.
+An array replaces earlier ones; since 4.7 it extends them if it, or an array before it, holds
+{append=true}. Podman has no daemon: the next `podman run` reads the new files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ VENDOR_CONFIG = "/usr/share/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf"
 DROP_IN = "99-nvidia.conf"
 HOOKS_DIRS = ("/usr/share/containers/oci/hooks.d",)
-"""Of Podman itself; /etc/containers/oci/hooks.d is read only where a file names it."""
+"""Podman's default; it reads /etc/containers/oci/hooks.d only if a file names that."""
 
 ENGINE, RUNTIMES = ("engine",), ("engine", "runtimes")
 DEFAULT, HOOKS, SPEC_DIRS = "runtime", "hooks_dir", "cdi_spec_dirs"
 WITH_SPEC_DIRS = (5, 5)
-"""cdi_spec_dirs is parsed from 5.1 on; what it says counts from here (podman PR 25717)."""
+"""The first release that reads CDI specs in cdi_spec_dirs; 5.1 only parses it (PR 25717)."""
 STATIC_ALONE = ((5, 5), (5, 6))
-"""Releases between these look into /etc/cdi alone where no file says more (issue 26569)."""
+"""From the first release until just before the second, only /etc/cdi is read (issue 26569)."""
 HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
 SYNTAX = Syntax(parent=ENGINE, default=DEFAULT, header=HEADER)
 
@@ -59,7 +59,7 @@ class Merged:
         engine = table(document, ENGINE, path)
         default = engine.get(DEFAULT, "")
         if not isinstance(default, str):
-            raise EngineConfigError(f"{path}: engine.{DEFAULT} is no string")
+            raise EngineConfigError(f"{path}: engine.{DEFAULT} is not a string")
         if default:
             self.default = default
             self.sources[DEFAULT] = path
@@ -105,7 +105,7 @@ def plan(options: EngineOptions, files: Files) -> Change:
     after = SYNTAX.edit(before, edits, target)
     changed = {key[-1] for key, _value in edits}
     notes = tuple(
-        f"{file} is read later and says {key} too: it wins"
+        f"{file} is read later and sets {key}, too: it wins"
         for key, file in current.sources.items()
         if key in changed and file in order[at:]
     )
@@ -118,7 +118,7 @@ def _edits(options: EngineOptions, current: Merged) -> list[KeyEdit]:
     edits: list[KeyEdit] = []
     for handler in options.handlers:
         if not handler.path.startswith("/"):
-            text = f"podman takes no runtime by its name alone: {handler.path}"
+            text = f"podman cannot look up a runtime by its name alone: {handler.path}"
             raise UsageError(text, hint="give the absolute path of the program")
         if current.handlers.get(handler.name) != handler.path:
             edits.append(((*RUNTIMES, handler.name), [handler.path]))
@@ -126,7 +126,7 @@ def _edits(options: EngineOptions, current: Merged) -> list[KeyEdit]:
         edits.append(((*ENGINE, DEFAULT), options.default))
     if options.spec_dirs and _spec_dirs(options, current) != options.spec_dirs:
         if options.engine_version and options.engine_version < WITH_SPEC_DIRS:
-            text = "Podman before 5.5 looks for CDI specs in /etc/cdi and /var/run/cdi only"
+            text = "Podman before 5.5 looks for CDI specs only in /etc/cdi and /var/run/cdi"
             raise UsageError(text, hint="leave the folders as they are")
         edits.append(((*ENGINE, SPEC_DIRS), list(options.spec_dirs)))
     return edits
@@ -145,14 +145,14 @@ def _notes(options: EngineOptions, current: Merged) -> tuple[str, ...]:
     has_spec_dirs = bool(options.spec_dirs or current.spec_dirs)
     if has_spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(options, current):
         return ()
-    note = f"this Podman looks for CDI specs in {paths.CDI_STATIC_DIR} alone: write them there, "
-    return (f"{note}or name {paths.CDI_DYNAMIC_DIR} too in {SPEC_DIRS}",)
+    note = f"this Podman looks for CDI specs only in {paths.CDI_STATIC_DIR}: write them there, "
+    return (f"{note}or add {paths.CDI_DYNAMIC_DIR} to {SPEC_DIRS}",)
 
 
 def _with_folder(options: EngineOptions, folders: object, earlier: Merged) -> list[object]:
-    """Return the hook folders that the target must name: its own, or those it replaces, and ours.
+    """Return the target's new hook folders: its present ones or those that it overrides, and ours.
 
-    `folders` is what it names now. An array without {append=true} replaces the earlier ones.
+    `folders` is the target's present value. An array without {append=true} replaces earlier ones.
     """
     if isinstance(folders, list):
         return folders if options.hooks_dir in folders else [*folders, options.hooks_dir]
@@ -201,6 +201,6 @@ def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | Non
         if isinstance(item, dict) and isinstance(item.get("append"), bool):
             append = item["append"]
         elif not isinstance(item, str) or not isinstance(value, list):
-            text = f"{path}: {name} is no array of strings"
+            text = f"{path}: {name} is not an array of strings"
             raise EngineConfigError(text, hint="correct the file")
     return [item for item in items if isinstance(item, str)], append

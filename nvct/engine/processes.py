@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the command lines of engines: of running ones in /proc, else as their units would start.
 
-Contract: only reads. A process that ends during the reading is left out; of a process that may not
-be inspected, fields are empty (another user's command line is readable, its environment is not).
+Contract: only reads. A process that ends meanwhile is left out. If a process cannot be inspected,
+its fields are empty (another user's command line is readable, its environment is not).
 
-Of systemd.unit(5) and systemd.service(5), what engines' units use is supported: drop-ins, an
-emptied ExecStart=, Environment=, EnvironmentFile= and $VARIABLE in arguments. `systemctl show`
-cannot replace that: it needs a running systemd, does not quote arguments and does not read
-EnvironmentFile=.
+Of systemd.unit(5) and systemd.service(5), only what engines' units use is supported: drop-ins, an
+empty ExecStart=, Environment=, EnvironmentFile= and $VARIABLE in arguments. `systemctl show` is
+not used: it needs a running systemd, does not quote arguments and does not read EnvironmentFile=.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ PASSING = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One engine: a running one, or what its unit would start, with process number 0."""
+    """An engine's process: a running one, or with pid 0 the one that its unit would start."""
 
     engine: str
     pid: int = 0
-    exe: str = ""  # its program, as its own file system names it
-    replaced: bool = False  # whether that program was replaced or removed since it started
+    exe: str = ""  # its program, as a path below `root`
+    replaced: bool = False  # whether that program was replaced or removed after the start
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    cwd: str = ""  # its working directory, for relative paths; "" where it cannot be seen
-    unit: str = ""  # the systemd unit it runs in, "" where it runs in none
+    cwd: str = ""  # its working directory, for relative paths; "" if unknown
+    unit: str = ""  # the systemd unit it runs in, "" for none
     user_unit: bool = False
     container: bool = False  # whether its control group is a container's
     uid: int = 0
-    root: str = "/"  # of its files, for this process: "/" if it is ours, or /proc/PID/root
+    root: str = "/"  # its root directory: "/" if it is also ours, or /proc/PID/root
 
     def path(self, value: str) -> str:
         """Return a path of the command line as an absolute one."""
@@ -58,14 +57,14 @@ class Process:
 
 
 def option(args: Sequence[str], *names: str) -> str:
-    """Return an option's last value, "" where it is not given; see `options`."""
+    """Return an option's last value, "" if it is not given; see `options`."""
     return next(reversed(options(args, *names)), "")
 
 
 def options(args: Sequence[str], *names: str) -> list[str]:
     """Return every value of an option.
 
-    Names are without dashes; Go's programs take `-name` and `--name`, with "=" or a word after.
+    `names` have no dashes. Go's programs take `-name` and `--name`, "=" or the next word.
     """
     values = []
     for arg, word in zip(args, [*args[1:], ""], strict=False):
@@ -76,13 +75,13 @@ def options(args: Sequence[str], *names: str) -> list[str]:
 
 
 def running(proc: str, host: str = "/") -> Iterator[Process]:
-    """Yield the engines that run, by process number; `host` is our own root directory."""
+    """Yield the running engines, sorted by PID; `host` is our own root directory."""
     engines = (inspect(pid, proc, host) for pid in procfs.processes(proc))
     return (process for process in engines if process is not None)
 
 
 def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
-    """Return a process as an engine, None if it is no engine or has ended."""
+    """Return a process as an engine, None if it is not an engine or has ended."""
     folder = f"{proc}/{pid}"
     start_time = _start_time(folder)
     args = tuple(_strings(f"{folder}/cmdline"))
@@ -98,7 +97,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
     env = {name: value for name, equals, value in words if equals}
     uid = _uid(f"{folder}/status")
     is_ours = _has_our_files(f"{folder}/root", host, env)
-    # Its owner decides what is run as root: a reused process number must not mix two processes.
+    # The owner decides what is run as root, so a reused PID must not mix two processes.
     if uid is None or _start_time(folder) != start_time:
         return None
     return Process(
@@ -120,7 +119,7 @@ def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
 def _engine(exe: str, args: tuple[str, ...]) -> str:
     """Return which engine a process is, "" for none.
 
-    The first argument counts too: k3s is one program under many names, as is k0s's.
+    argv[0] decides first: k3s and k0s are one program under many names.
     """
     names = (posixpath.basename(args[0]), posixpath.basename(exe))
     engine = next((PROGRAMS[name] for name in names if name in PROGRAMS), "")
@@ -131,9 +130,9 @@ def _engine(exe: str, args: tuple[str, ...]) -> str:
 
 
 def _unit(path: str) -> tuple[str, bool, bool]:
-    """Return the unit of a process, whether it is a user's, and whether it is in a container.
+    """Return a process's unit, whether it is a user unit, and whether a container has the process.
 
-    /proc/PID/cgroup: "0::PATH" is version 2, "N:name=systemd:PATH" systemd's own of version 1.
+    In /proc/PID/cgroup, "0::PATH" is cgroup v2, "N:name=systemd:PATH" systemd's hierarchy of v1.
     """
     control_group = ""
     for line in _read(path).decode(errors="replace").splitlines():
@@ -167,10 +166,10 @@ def _start_time(folder: str) -> list[str]:
 
 
 def _has_our_files(root: str, host: str, env: Mapping[str, str]) -> bool:
-    """Report whether a process has our file system; assumed if it may not be inspected.
+    """Report whether a process has our file system; True if it cannot be inspected.
 
-    A service with private folders (PrivateTmp=) has another mount namespace and the same files,
-    so these are compared, not the namespaces.
+    Files are compared, not namespaces: a service with PrivateTmp= has another mount namespace and
+    the same files.
     """
     folders = ("/", "/usr") if ROOTLESS in env else ("/", "/usr", "/etc")
     return all(_same(root + folder, host.rstrip("/") + folder) for folder in folders)
@@ -206,9 +205,9 @@ _VARIABLE = re.compile(r"\$(\$|\{\w+\}|\w+)")
 
 
 def of_unit(engine: str, files: Files) -> Process:
-    """Return an engine as its unit would start it: by the last ExecStart, with variables replaced.
+    """Return the process that an engine's unit would start, with variables replaced.
 
-    Without a unit, or with a masked one, a link to /dev/null, that is without arguments.
+    It has no arguments if there is no unit, or a masked one (a link to /dev/null).
     """
     name = f"{engine}.service"
     texts = ((f"{folder}/{name}", files.text(f"{folder}/{name}")) for folder in FOLDERS)
@@ -229,7 +228,7 @@ def of_unit(engine: str, files: Files) -> Process:
 
 
 def _drop_ins(name: str, files: Files) -> list[str]:
-    """Return a unit's drop-ins sorted by name; of equal names, that of the earlier folder."""
+    """Return a unit's drop-ins sorted by name; of several with one name, the earliest folder's."""
     by_name: dict[str, str] = {}
     for folder in reversed(FOLDERS):
         for path in files.names(f"{folder}/{name}.d", ".conf"):

@@ -48,17 +48,14 @@ class Reloader(ABC):
 
     @abstractmethod
     def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
-        """Reload the engine, whose files may be `restored`; return a note, or "".
-
-        Raises EngineError.
-        """
+        """Reload the engine; return a note, or "" if its files are `restored`. EngineError."""
 
     def is_running(self) -> bool:
         """Report whether the engine runs after a restart; True if its process is not visible."""
         return True
 
     def last_error(self, run: Run, since: float) -> str:
-        """Return the engine's last error in its log since a time of the system's clock, or ""."""
+        """Return the last error in the engine's log since a time (seconds of the epoch), or ""."""
         del run, since
         return ""
 
@@ -90,8 +87,8 @@ class HostReloader(Reloader):
         if engine == "docker" and mode == "auto" and not restart:
             return Reload(action="signal")
         if engine == "docker" and mode == "auto":
-            # A signal is enough for runtimes and the default, but not for CDI. Until a restart,
-            # dockerd refuses a file without its default.
+            # A signal is enough for runtimes and the default, but not for CDI. When dockerd's
+            # default runtime is removed, it refuses the file until a restart.
             return Reload(
                 action="" if removing else "signal",
                 note="dockerd reads this when it is restarted, which stops containers "
@@ -101,7 +98,7 @@ class HostReloader(Reloader):
         if detected.restart:
             return Reload(action="restart", argv=detected.restart)
         if not detected.unit:
-            return Reload(note=f"{engine} (process {detected.pid}) runs in no unit: restart it")
+            return Reload(note=f"restart {engine} (process {detected.pid}): no unit runs it")
         return Reload(action="restart", argv=("systemctl", *user, "restart", detected.unit))
 
     def carry_out(self, decision: Reload, run: Run, *, restored: bool = False) -> str:
@@ -109,7 +106,7 @@ class HostReloader(Reloader):
         if self.detected is None:
             return ""
         name = f"{self.detected.engine} (process {self.detected.pid})"
-        note = f"{name} was told to read its file again; its containers run on"
+        note = f"{name} reads its file again; its containers keep running"
         if decision.action == "signal":
             _hang_up(self.detected, self.find_process)
         elif decision.action == "restart":
@@ -128,10 +125,10 @@ class HostReloader(Reloader):
         return engine is not None and engine.pid > 0
 
     def last_error(self, run: Run, since: float) -> str:
-        """Return the engine's last error since a time from the system's journal, or "".
+        """Return the engine's last error since a time in systemd's journal, or "".
 
-        `--unit` would also show the messages of systemd itself, which come later and say less.
-        Without `--sync`, the journal may lack what the engine has just written.
+        `--unit` would also show messages of systemd itself, which come later and say less.
+        Without `--sync`, the journal may lack the engine's latest messages.
         """
         if self.detected is None or not self.detected.unit:
             return ""
@@ -162,10 +159,10 @@ def _sentence(line: str) -> str:
 
 
 def hang_up(pid: int, check: Callable[[], None], wait_s: float = 0.0) -> None:
-    """Send SIGHUP to a process that a check accepts; wait for its end, if any. Raises OSError."""
+    """Send SIGHUP to a process unless `check` raises; wait `wait_s` for its end. OSError."""
     pidfd = os.pidfd_open(pid)
     try:
-        check()  # The descriptor now prevents that the number is reused.
+        check()  # The pidfd stays that of this process, even if its PID is reused.
         signal.pidfd_send_signal(pidfd, signal.SIGHUP)
         if wait_s:
             waiting = select.poll()

@@ -37,28 +37,27 @@ def restored(
     handlers: Collection[str],
     remaining: Sequence[str] = (),
 ) -> tuple[bytes | None, list[str]]:
-    """Return a file, whose bytes are `current` now, without the change of an entry; and notes.
+    """Return the present bytes `current` of a file without the change of an entry; and notes.
 
-    `handlers` are the runtimes that the user asked for. A list in the file may name other files
-    that are `remaining`. Raises EngineConfigError if the file cannot be understood or edited any
-    more.
+    `handlers` are the runtimes that the user asked for. Files that are `remaining` stay imported.
+    Raises EngineConfigError if the file can no longer be parsed or edited.
     """
     path, original, configured = entry.path, entry.before.content, entry.after.content
     if current is None:
         was_removed = configured is not None and original is not None
-        note = f"{path} was removed by someone else: it is left so"
+        note = f"{path} was removed by others: it stays removed"
         return None, [note] if was_removed else []
     file = _File(entry, current, syntax, handlers, remaining)
     if current == original:
         return current, []
     if configured is None:
-        return current, [f"{path} was made by others: it stays"]
+        return current, [f"{path} was created by others: it stays"]
     file.revert()
     if current == configured and same(pruned(file.result), pruned(file.before)):
         return original, []
-    note = f"{path} was changed by others: only our part is taken out"
+    note = f"{path} was changed by others: only nvct's part is removed"
     if not file.edits:
-        note = f"{path} was changed by others and holds nothing of ours: it is left alone"
+        note = f"{path} was changed by others and has nothing of nvct's: it stays"
     data: bytes | None = _edited(current, configured, file.edits, syntax, path)
     if original is None and syntax.is_empty(data or b"", path):
         data = None
@@ -66,7 +65,7 @@ def restored(
 
 
 class _File:
-    """The content of one file before configure, after it and now; and the result, by its edits."""
+    """The content of one file before configure, after it and now; and the edits to the result."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class _File:
                 self._revert(path, before, configured)
         for path in helpers:
             expected = {helper[-1] for helper in helpers} | subtable(self.before, path[:-1]).keys()
-            # They stay if others have registered a runtime since.
+            # Helpers stay if others have registered a runtime since.
             if subtable(self.result, path[:-1]).keys() <= expected:
                 self._revert(path, ABSENT, find(self.configured, path))
         # Settings that others added may need this version, so it stays beside them.
@@ -116,7 +115,7 @@ class _File:
             self._revert(VERSION, ABSENT, self.configured["version"])
 
     def _revert(self, path: Path, before: object, configured: object) -> None:
-        """Restore the former value of a key if it still has ours."""
+        """Restore the former value of a key if it still has our value."""
         current = find(self.current, path)
         value = self._value(path, before, configured, current)
         if value is ABSENT and current is ABSENT:
@@ -133,7 +132,7 @@ class _File:
             return ABSENT if path[-1] in self.removable else current
         is_default = path[-1] == self.syntax.default and isinstance(current, str)
         if is_default and current in self.removable and current in self.handlers:
-            return before  # others chose another one of ours
+            return before  # others chose another one of our runtimes
         ours = configured if isinstance(configured, list) else []
         original = before if isinstance(before, list) else []
         used = [
@@ -143,7 +142,7 @@ class _File:
         ]
         if same(current, configured) and not used:
             return before
-        # A list that replaces the default of the engine is one value, unless it had elements.
+        # A list that the file did not have before is one value, because it replaces the engine's.
         is_united = isinstance(configured, list) and (original or path == IMPORTS)
         if not isinstance(current, list) or not is_united:
             return current

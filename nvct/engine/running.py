@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks running engines: whether one is well and has its runtimes, and what it has in force.
+"""Asks running engines whether they are healthy, and which settings are in force.
 
 dockerd and CRI-O answer HTTP on their sockets, and report their configuration (GET /info and
 GET /config). containerd is asked by its client ctr, which also reports a CRI plugin that failed to
-load while the daemon itself runs; its files are in force unless one is younger than its process.
-Podman reads its files at each run.
+load; its files are in force unless one changed after containerd started. Podman reads its files at
+each run.
 
 Contract: only reads; each request has a time limit.
 """
@@ -50,13 +50,13 @@ def ask(path: str, target: str) -> tuple[int, bytes]:
         answer = connection.getresponse()
         return answer.status, answer.read(ANSWER_LIMIT)
     except http.client.HTTPException as error:
-        raise OSError(0, f"no answer that can be read: {error!r}") from error
+        raise OSError(0, f"malformed answer: {error!r}") from error
     finally:
         connection.close()
 
 
 def wait(find_problem: Callable[[], str], timeout_s: float = TIMEOUT_S) -> str:
-    """Wait until there is no problem any more; return the one that is left when time is over."""
+    """Wait until no problem is left, and return ""; after the time limit, return the problem."""
     end = time.monotonic() + timeout_s
     while problem := find_problem():
         if time.monotonic() >= end:
@@ -66,9 +66,9 @@ def wait(find_problem: Callable[[], str], timeout_s: float = TIMEOUT_S) -> str:
 
 
 def find_problem(engine: str, path: str, names: Collection[str], run: Run, address: str) -> str:
-    """Return what is wrong with an engine that has to list some runtimes; "" if nothing is.
+    """Return what is wrong with a running engine, "" if nothing; dockerd must list `names`.
 
-    `address` is the socket as `run`'s programs know it, "" if that is unknown.
+    `path` is its socket for this process, `address` for programs that `run` starts, or "".
     """
     try:
         if engine == "docker":
@@ -83,7 +83,7 @@ def find_problem(engine: str, path: str, names: Collection[str], run: Run, addre
 
 
 def reloaded(path: str, since: float) -> bool:
-    """Report whether dockerd has sent its event `reload` (Docker Engine API, GET /events).
+    """Report whether dockerd has sent an event `reload` since a time (Docker's GET /events).
 
     It sends none if it refuses its files.
     """
@@ -105,7 +105,7 @@ def runtimes(path: str) -> set[str]:
             return set(member(document(body), "Runtimes", dict, {}))
     except ValueError:
         pass
-    raise OSError(0, f"GET /info answers {status}, and no list of runtimes")
+    raise OSError(0, f"GET /info answers {status} without a list of runtimes")
 
 
 def document(body: bytes) -> dict[str, object]:
@@ -115,12 +115,12 @@ def document(body: bytes) -> dict[str, object]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(data, dict):
-        raise ValueError("it is no object")  # noqa: TRY004  as json's own errors
+        raise ValueError("it is not an object")  # noqa: TRY004  as json's own errors
     return data
 
 
 def member(data: Mapping[str, object], name: str, kind: type[Kind], default: Kind) -> Kind:
-    """Return a member, a default if it is null or missing; ValueError if it is of another kind."""
+    """Return a member, the default if it is null or missing; ValueError if of another type."""
     value = data.get(name)
     if value is None:
         return default
@@ -137,7 +137,7 @@ def _containerd_problem(path: str, run: Run, address: str) -> str:
     finally:
         connection.close()
     if not address:
-        return ""  # it listens, and ctr cannot be told where
+        return ""  # it listens, but its address for ctr is unknown
     completed = run(["ctr", f"--address={address}", "plugins", "ls"], ANSWER_TIMEOUT_S)
     if completed.status == command.NOT_FOUND:
         return ""  # it listens; without ctr nothing more can be known
@@ -145,7 +145,7 @@ def _containerd_problem(path: str, run: Run, address: str) -> str:
 
 
 def failed_plugin(table: str) -> str:
-    """Return which CRI plugin failed to load by the table of `ctr plugins ls`, "" for none."""
+    """Return a sentence about a CRI plugin that failed to load, from `ctr plugins ls`; or ""."""
     for line in table.splitlines():
         columns = line.split()
         cri = columns[:1] and (columns[0] in CRI_PLUGINS[2:] or columns[1:2] == ["cri"])
@@ -160,28 +160,28 @@ Started: TypeAlias = Callable[[int], float | None]
 
 FILES = "its files"
 SPEC_DIRS_TELL_CDI = (25, 0)
-"""From here on dockerd lists its CDI folders, and none where CDI is off."""
+"""From this release on, dockerd reports its CDI folders, and none if CDI is off."""
 SNAPSHOT = re.compile(r"\+.*|-.*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """What a running engine has in force."""
+    """The settings that a running engine has in force."""
 
     by: str = FILES  # the source: "GET /info", "GET /config", or "its files"
     state: State | None = None
-    devices: tuple[str, ...] = ()  # CDI devices that it has found; () if it lists none
+    devices: tuple[str, ...] = ()  # CDI devices that it lists
     problem: str = ""
-    younger: tuple[str, ...] = ()  # files that changed after it started, and that it has not read
+    younger: tuple[str, ...] = ()  # files that changed after it started, so it has not read them
 
 
 def of(
     engine: Engine, files: State | None, ask: Ask = ask, started: Started | None = None
 ) -> Running | None:
-    """Return what a running engine has in force; None if it does not run.
+    """Return the settings in force in a running engine; None if it does not run or is foreign.
 
     `files` is what its files say, None if they cannot be read; `started` returns when a process
-    started, in seconds of the epoch.
+    started, in seconds since the epoch.
     """
     if not engine.pid or engine.foreign:
         return None
@@ -191,7 +191,7 @@ def of(
     if reader is None:
         return None
     if not engine.socket:
-        return Running(problem=f"{engine.engine} has no socket that is known")
+        return Running(problem=f"the socket of {engine.engine} is unknown")
     try:
         return reader(engine, engine.root.rstrip("/") + engine.socket, ask)
     except OSError as error:
@@ -236,7 +236,7 @@ def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
 def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
     start = started(engine.pid)
     if start is None or files is None:
-        return Running(problem=f"when {engine.engine} started cannot be told" if files else "")
+        return Running(problem=f"the time {engine.engine} started is unknown" if files else "")
     root = engine.root.rstrip("/")
     younger = tuple(
         path
@@ -247,7 +247,7 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
 
 
 def _changed(path: str) -> float:
-    """Return when a file was moved to its place or changed there, 0 if there is none."""
+    """Return when a file was moved into place or changed there, 0 if there is none."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration, state and faults of an engine, for `nvct runtime status`.
 
-Contract: only reads. A file that cannot be used is a sentence in the value, not an error.
+Contract: only reads. A file that cannot be used is reported in the value; nothing is raised.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Status:
     engine: Engine
     state: State | None = None  # what its files say; None if they are not read or cannot be read
     problem: str = ""  # why they cannot be used, "" if they can
-    is_closed: bool = False  # whether that is because this user may not read them
+    is_closed: bool = False  # whether that is because this user has no right to read them
     registered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     running: Running | None = None
@@ -56,7 +56,7 @@ class Status:
 def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     """Return the status of an engine.
 
-    Of an engine of another user or file system only the process is reported: its files cannot be
+    If it belongs to another user or file system, only its process is reported: its files cannot be
     trusted.
     """
     if not engine.config or engine.root != files.root or engine.uid not in (0, os.geteuid()):
@@ -64,7 +64,7 @@ def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     try:
         state = modules.of(engine.engine).state(options_for(engine), files)
     except NvctError as error:
-        # A file that is not ours to edit may have any syntax that its owner understands.
+        # A file that nvct must not edit may have a syntax that only its owner understands.
         reported = running.of(engine, None, ask)
         problem = "" if engine.leave else error.message
         return Status(
@@ -76,7 +76,7 @@ def of(engine: Engine, files: Files, ask: Ask = running.ask) -> Status:
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [name for name in sorted(registered) if not _exists(registered[name], files, engine)]
     in_force = running.of(engine, state, ask)
-    # Files that their owner generates anew have none that count.
+    # Users cannot mend files that a platform generates.
     has_faults = engine.engine == "containerd" and not engine.leave
     faults = faults_of(options_for(engine), files) if has_faults else ()
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()
@@ -110,31 +110,31 @@ def _missing(engine: Engine, name: str, path: str) -> str:
 
 
 def _exists(path: str, files: Files, engine: Engine) -> bool:
-    """Report whether a program exists; the engine looks up a name without folders on its PATH."""
+    """Report whether a program exists; the engine's PATH is searched for one without a folder."""
     if "/" in path:
         return os.access(files.at(path), os.X_OK)
     if not path or engine.path is None:
-        return True  # that cannot be seen
+        return True  # unknown
     folders = (folder for folder in engine.path.split(":") if folder.startswith("/"))
     return any(os.access(files.at(f"{folder}/{path}"), os.X_OK) for folder in folders)
 
 
 MOVED = ("containerd", "cni", "registry", "sandbox_image", "enable_cdi", "cdi_spec_dirs")
-"""Keys of the CRI's table of version 2 that have another place in version 3."""
+"""Keys of the CRI's table in version 2 that are elsewhere in version 3."""
 DROP_INS = "conf.d"
 IMPORTS_BY_ITSELF = (2, 2)  # the first release that may read DROP_INS without an import
 NAMED = 3
 
 
 class Fault(NamedTuple):
-    """A sentence, and whether runtimes of NVIDIA's or settings are lost."""
+    """A sentence, and whether NVIDIA's runtimes or settings are lost."""
 
     text: str
     is_severe: bool
 
 
 def faults_of(options: EngineOptions, files: Files) -> list[Fault]:
-    """Return the faults of the files together; none if a file cannot be read."""
+    """Return how containerd's files do not fit together; [] if one cannot be read."""
     try:
         config = loading.load(options, files)
         return [
@@ -160,7 +160,7 @@ def _unread(config: Config) -> Iterator[Fault]:
 
 
 def _replaced(config: Config) -> Iterator[Fault]:
-    """Yield a fault for each file whose CRI settings a later file replaces without having them."""
+    """Yield a fault for each file with CRI settings that a later file's table drops."""
     if config.modern:
         return
     last = config.winner()
@@ -177,7 +177,7 @@ def _replaced(config: Config) -> Iterator[Fault]:
 
 
 def _is_lost(key: str, value: object, effective: Mapping[str, object]) -> bool:
-    """Return whether a setting is not in force; another default runtime is chosen on purpose."""
+    """Report whether a setting is not in force; a changed default runtime is not lost."""
     if key.startswith("containerd.default_runtime") and key in effective:
         return False
     return effective.get(key) != value
@@ -194,18 +194,18 @@ def _values(table: Table, prefix: str = "") -> Iterator[tuple[str, object]]:
 def _without_type(config: Config) -> Iterator[Fault]:
     for name, table in config.effective().runtimes.items():
         if is_nvidia(name, loading.binary(table)) and not table.get("runtime_type"):
-            text = f"its runtime {name} has no runtime_type: no container can be started by it"
+            text = f"its runtime {name} has no runtime_type, so it cannot start containers"
             yield Fault(text, is_severe=True)
 
 
 def _not_imported(config: Config, options: EngineOptions, files: Files) -> Iterator[Fault]:
-    """Yield a fault for each drop-in with a runtime of NVIDIA's that no file imports."""
+    """Yield a fault for each drop-in with NVIDIA's runtime that no file imports."""
     if config.root.data is None or options.engine_version >= IMPORTS_BY_ITSELF:
         return
     folder = f"{posixpath.dirname(config.root.path)}/{DROP_INS}"
     for path in files.names(folder, ".toml"):
         if config.get(path) is None and _registers(path, files):
-            text = f"{path} registers a runtime of NVIDIA's, and no file imports it"
+            text = f"{path} registers NVIDIA's runtime, but no file imports it"
             yield Fault(text, is_severe=False)
 
 

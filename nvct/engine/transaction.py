@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes an engine's files completely or not at all, and undoes changes.
 
-Order: lock; take back what a killed run left; read and plan; let the engine check the new files;
+Order: lock; revert the change of a killed run; read and plan; let the engine check the new files;
 write the journal; write the files; reload and probe the engine; write the journal. A failure after
 the first write of the journal restores the former bytes. Contract: nothing else writes an engine's
 files. A kill at any point leaves complete files, each in its former or its planned state, and a
@@ -38,7 +38,7 @@ class Control(Protocol):
         """Let the engine check files that are not in place yet; raise EngineError."""
 
     def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-        """Reload and probe a running engine, whose files may be `restored`. Raises EngineError."""
+        """Reload and probe a running engine, whose former files may be `restored`. EngineError."""
 
 
 class Transaction:
@@ -54,11 +54,12 @@ class Transaction:
         self.paths = PathChanges(journal, files, follow=True)
 
     def configure(self, options: EngineOptions, change: Change | None = None) -> Change:
-        """Write the options into the engine's files; make `change` instead, if there is one.
+        """Write the options into the engine's files, or make `change` if it is given.
 
-        Raises DocumentError if a file, or the journal, cannot be understood; EngineError if the
-        engine refuses the files or is not well with them, a file cannot be written, or another
-        program changed one; nothing is changed; HostError if another process has the lock.
+        After an error, nothing is changed. Raises DocumentError if a file or the journal is
+        malformed; EngineError if the engine refuses the files or is not healthy with them, a file
+        cannot be written, or another program changed one; HostError if another process has the
+        lock.
         """
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=True)
@@ -74,12 +75,9 @@ class Transaction:
             return _outcome(change, notes)
 
     def undo(self, options: EngineOptions, *, aside: bool = False) -> Change:
-        """Restore the former bytes of the files; of a file that others changed, only our keys.
+        """Restore the former bytes of the files; in a file that others changed, only our keys.
 
-        If `aside`, a damaged journal is set aside.
-
-        Raises:
-            As `configure`.
+        If `aside`, a damaged journal is set aside. Raises as `configure`.
         """
         with self.paths.locked():
             path, page, settled = self._settled(options, aside=aside)
@@ -114,7 +112,7 @@ class Transaction:
     # Steps.
 
     def _settled(self, options: EngineOptions, *, aside: bool = False) -> tuple[str, Page, Change]:
-        """Return the page of an engine, and what took back a change that was interrupted.
+        """Revert an interrupted change; return path and page of the journal, and what was changed.
 
         If `aside`, a damaged page is set aside, and an empty one is returned.
         """
@@ -128,7 +126,7 @@ class Transaction:
             return path, Page(), replace(nothing, notes=(self._set_aside(path, error),))
         if page.pending is None:
             return path, page, nothing
-        note = f"an earlier change of {options.engine} was cut short: it is taken back"
+        note = f"an earlier change of {options.engine} was interrupted: it is reverted"
         change = self._take_back(path, page.pending, page.done)
         return path, Page(done=page.done), _outcome(change, (note,))
 
@@ -137,10 +135,10 @@ class Transaction:
             new_path = self.journal.set_aside(path)
         except OSError as failed:
             raise writing.refused(failed, path) from failed
-        return f"{error.message}: set aside as {new_path}; undo knows nothing from before now"
+        return f"{error.message}: set aside as {new_path}; undo cannot revert earlier changes"
 
     def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
-        """Return a note if the engine refuses the original files, too; else EngineError."""
+        """Check restored files; EngineError if the engine refuses only them, not the originals."""
         if self.control is None:
             return ()
         try:
@@ -159,7 +157,8 @@ class Transaction:
                 else:
                     raise
             engine = record.options.engine
-            return (f"{error.message}: so were its files before nvct; {engine} is not reloaded",)
+            note = f"{engine} refuses its files from before nvct, too, so it is not reloaded"
+            return (f"{error.message}; {note}",)
         return ()
 
     def _commit(
@@ -172,7 +171,7 @@ class Transaction:
         *,
         use_engine: bool = True,
     ) -> tuple[str, ...]:
-        """Make edits; after a failure, revert them.
+        """Make a change; after a failure, revert it.
 
         Unless `use_engine`, the engine neither checks the files nor is reloaded.
         """
@@ -197,22 +196,22 @@ class Transaction:
     def _revert(
         self, path: str, pending: Record, old: Record | None, error: BaseException
     ) -> None:
-        """Take a change back after a failure; raise only if that fails, too."""
+        """Revert a change after a failure; raise EngineError only if that fails, too."""
         try:
             self._take_back(path, pending, old)
         except (NvctError, OSError) as second:
             first = error.message if isinstance(error, NvctError) else str(error)
             raise EngineError(
-                f"{first}; and taking it back failed: {second}",
+                f"{first}; and the change could not be reverted: {second}",
                 hint=f"the former files are in {path}",
             ) from error
 
     def _take_back(self, path: str, pending: Record, done: Record | None) -> Change:
-        """Take a change out of the files again, and reload; return the edits that did it.
+        """Revert a pending change, and reload the engine; return the edits.
 
-        A file that is as we wrote it gets its former bytes; of one that others changed since, only
-        our keys get their former values. Raises NvctError if a file cannot be understood or
-        written; the pending record stays.
+        A file that is as we wrote it gets its former bytes; in one that others changed since, only
+        our keys get their former values. Raises NvctError if a file cannot be parsed or written;
+        then the journal keeps the pending record.
         """
         restored = self._restored_bytes(pending)
         change = Change()
@@ -233,17 +232,14 @@ class Transaction:
             try:
                 notes += tuple(self.control.activate(restart=pending.restart, restored=True))
             except EngineError as error:
-                notes += (f"with the former files as well: {error.message}",)
+                notes += (f"with the former files, too: {error.message}",)
         self.paths.save(path, Page(done=done))
         edits = {edit.path: edit for edit in (*restored.values(), *change.edits)}
         made = tuple(edit for edit in edits.values() if edit.before != edit.after)
         return replace(change, edits=made, notes=notes)
 
     def _without(self, record: Record, files: Files) -> Change:
-        """Return the edits that restore the keys from before a record.
-
-        Raises EngineConfigError.
-        """
+        """Return the edits that undo a record, key by key. Raises EngineConfigError."""
         try:
             return undoing.by_journal(record, self.module, files)
         except EngineConfigError as error:
@@ -253,7 +249,7 @@ class Transaction:
             raise
 
     def _restored_bytes(self, pending: Record) -> dict[str, FileEdit]:
-        """Return, by path, the edits of those files that nobody changed since."""
+        """Return, by path, the edits that restore files that nobody else has changed since."""
         states = ((entry, self.paths.state_of(entry)) for entry in reversed(pending.entries))
         return {
             entry.path: FileEdit(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans the edits that undo a configuration, with the journal or without it.
 
-Contract: no side effects. No edit leaves a default runtime that is no longer registered: such an
-engine does not start, or starts without its CRI.
+Contract: no side effects. The edits leave no default runtime that is no longer registered: with
+one, an engine does not start, or starts without its CRI.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nvct.engine.modules import RUNTIMES, Module, Syntax, program
 from nvct.paths import SHIM_PROGRAM
 
 OWN = "the engine's own"
-VENDORS = "/usr/"  # files of packages
+VENDORS = "/usr/"  # where packages have their files
 RESTARTED = ("containerd", "crio")
-"""dockerd reads its runtimes again on a signal, and Podman its files at each run."""
+"""Only a restart removes their runtimes; dockerd reads its own on SIGHUP, Podman at each run."""
 
 
 def by_journal(record: Record, module: Module, files: Files) -> Change:
-    """Return edits that restore the keys from before a record; EngineConfigError if that fails."""
+    """Return the edits that undo a record, key by key; EngineConfigError if that is impossible."""
     options, syntax = replace(record.options, dump=""), module.SYNTAX
     names = {handler.name for handler in options.handlers}
     current = {entry.path: files.read(entry.path) for entry in reversed(record.entries)}
@@ -54,8 +54,8 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
 def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Change:
     """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
 
-    A default that is one of them goes, too, as do drop-ins that hold nothing else. Raises
-    DocumentError if a file cannot be read or understood.
+    A default runtime among them is removed, too, as are drop-ins that then have no settings.
+    Raises DocumentError if a file cannot be read or parsed.
     """
     plain, syntax = replace(options, dump="", handlers=()), module.SYNTAX
     names: dict[str, str] = {}
@@ -82,7 +82,7 @@ def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Chan
 
 
 def _cleared(edit: FileEdit, options: EngineOptions, syntax: Syntax) -> FileEdit:
-    """Return an edit; it removes a drop-in of ours without settings."""
+    """Return the edit; if it leaves our drop-in without settings, one that removes the file."""
     name = posixpath.basename(edit.path)
     is_ours = edit.path == options.drop_in or name.startswith(writing.DROP_IN)
     is_empty = is_ours and syntax.is_empty(edit.after or b"", edit.path)
@@ -104,7 +104,7 @@ def is_nvidia_runtime(path: str) -> bool:
 
 
 def merged(old: Record | None, new: Record, module: Module) -> Record | None:
-    """Return the record that undo reverts after another configure."""
+    """Return the record for undo after a second configure; None if no file differs any more."""
     entries = {entry.path: entry for entry in (old.entries if old else ())}
     names = [handler.name for handler in (old.options.handlers if old else ())]
     for entry in new.entries:
@@ -115,7 +115,7 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
             folders = first.folders or entry.folders
             entries[entry.path] = replace(first, after=entry.after, folders=folders)
         else:
-            # Others changed it since: undo is to restore their file without our part.
+            # Others have changed it since: undo must restore their file without our part.
             restored, _ = restore.restored(
                 first, entry.before.content, module.SYNTAX, names, (entry.path,)
             )
@@ -127,9 +127,9 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
 
 
 def options_to_undo(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
-    """Return the options that undo has to revert: what this and earlier changes configure.
+    """Return the options that undo has to revert: those that this and earlier changes configure.
 
-    What the files said before is not ours, and stays at undo.
+    Settings that the files had before nvct stay.
     """
     recorded = old.options if old else replace(NOTHING, engine=options.engine)
     names = {handler.name for handler in recorded.handlers}
@@ -153,10 +153,10 @@ def options_to_undo(options: EngineOptions, state: State, old: Record | None) ->
 
 
 def _with_copied_tables(entry: Entry, record: Record, module: Module) -> Entry:
-    """Return the entry of a drop-in that others added to: it keeps its copy of other tables.
+    """Return the entry of a drop-in to which others added keys: undo keeps its copied tables.
 
-    If the tables of the last file replace those of the others, their additions alone would hide
-    the rest.
+    Where the last file's tables replace those of all files, a drop-in with only their additions
+    would hide the other settings.
     """
     options, syntax, data = record.options, module.SYNTAX, entry.after.content
     if data is None or options.engine_version >= syntax.merges_from:
@@ -186,7 +186,7 @@ def _with_defaults(
 ) -> Change:
     """Return a change after which no file names a default that is no longer registered.
 
-    The runtimes to remove are those of the options; `originals` are bytes before configure.
+    The options' handlers are removed; `originals` are the files' bytes before configure.
     """
     syntax, after = module.SYNTAX, EditedFiles(files, change.edits)
     documents = {
@@ -219,7 +219,7 @@ def _default_edits(
     syntax: Syntax,
     version: tuple[int, ...],
 ) -> list[KeyEdit]:
-    """Return the edits of keys whose default is gone: to the former default, or to none."""
+    """Return the edits that replace unregistered defaults: by the former one, or the engine's."""
     edits: list[KeyEdit] = []
     for path, table in syntax.parents(document) if syntax.default else ():
         where = (*path, syntax.default)
@@ -238,8 +238,8 @@ def _is_among(value: object, names: Collection[str]) -> bool:
 
 def _default_notes(path: str, document: Table, keys: Sequence[KeyEdit]) -> list[str]:
     return [
-        f"{path}: the default runtime {find(document, where)} is not registered any more: it is"
-        f" {OWN if new is ABSENT else new} again"
+        f"{path}: the default runtime {find(document, where)} is no longer registered: the default"
+        f" is {OWN if new is ABSENT else new} again"
         for where, new in keys
     ]
 

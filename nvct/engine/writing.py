@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is at a path, file, link or device node: looked at, written, removed; folders made for it.
+"""Reads, writes and removes the file, link or device node at a path.
 
 Contract: `put` is atomic. A reader sees the old state or the new one, and a killed `put` leaves at
 most one `.nvct-*` file.
@@ -25,30 +25,30 @@ from nvct.linux.kernel import Kernel
 DROP_IN = "99-nvidia."
 LINK_LIMIT = 40  # as the kernel's
 NOT_HERE = (errno.EXDEV, errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
-"""Errors of a move from another mount, and of a file system without unnamed files."""
+"""Errors of a rename across mounts, and of O_TMPFILE on a file system that does not have it."""
 NEW_MODE = 0o644
 HINTS = {
-    errno.ENOENT: "its folder, or what a link there leads to, is missing",
-    errno.EROFS: "it is on a read-only file system: nvct runtime configure --config names another",
+    errno.ENOENT: "its folder, or the target of a link in the path, is missing",
+    errno.EROFS: "the file system is read-only: name a file with nvct runtime configure --config",
     errno.EBUSY: "it is a mount point of its own: mount its folder instead",
     errno.ENOSPC: "the file system is full",
     errno.EDQUOT: "the quota is used up",
-    errno.EACCES: "run it as root; nvct runtime configure --config names a file of your own",
+    errno.EACCES: "run it as root, or choose your own file with nvct runtime configure --config",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathState:
-    """What is at a path."""
+    """The state of a path: a file, link or device node with its content and owner, or nothing."""
 
     mode: int = 0  # type and permissions as in st_mode; 0 if nothing is there
     uid: int = 0
     gid: int = 0
     rdev: int = 0  # the numbers of a device node
-    text: str = ""  # of a file; a link's target; bytes that are not UTF-8 are surrogates
+    text: str = ""  # a file's content, a link's target; bytes that are not UTF-8 are surrogates
 
     def __post_init__(self) -> None:
-        """Refuse what a damaged journal may hold."""
+        """Refuse values that only a damaged journal holds: ValueError."""
         for number in (self.mode, self.uid, self.gid, self.rdev):
             if number < 0:
                 raise ValueError(f"{number} is negative")
@@ -75,7 +75,7 @@ class PathState:
         return stat.S_ISREG(self.mode)
 
     def is_like(self, other: PathState) -> bool:
-        """Report whether both are the same; of files only the content counts, not who owns it."""
+        """Report whether both are the same; for files only the content counts, not the owner."""
         if self.is_file and other.is_file:
             return self.text == other.text
         return self == other
@@ -89,7 +89,7 @@ ABSENT = PathState()
 
 
 def state_of(path: str) -> PathState:
-    """Return what is at a path; links are not followed.
+    """Return the state of a path; links are not followed.
 
     Raises HostError if it cannot be read, and DocumentError if it is a file of more than 64 MiB.
     """
@@ -109,7 +109,7 @@ def state_of(path: str) -> PathState:
 
 
 def new_file(path: str) -> PathState:
-    """Return an empty file with mode and owner of the one at a path, or of a new one."""
+    """Return an empty file with mode and owner of the file at a path, or those of a new file."""
     try:
         status = os.stat(path)
     except OSError:
@@ -119,20 +119,20 @@ def new_file(path: str) -> PathState:
 
 
 def identity(path: str) -> str:
-    """Return what tells a node or link from a later one with the same name and numbers."""
+    """Return inode and change time: a later node or link with the same name differs in them."""
     status = files.lstat_or_none(path, None)
     return f"{status.st_ino}:{status.st_ctime_ns}" if status else ""
 
 
 def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) -> None:
-    """Make a path what a state says; after an OSError it is unchanged.
+    """Write or remove what is at a path, so that it has this state; an OSError changes nothing.
 
-    With `follow`, for files that admins link and own: links stay, and a file that is there keeps
-    its mode and owner.
+    With `follow`, links stay, and an existing file keeps its mode and owner, which are the
+    admin's.
     """
     if state == ABSENT:
-        # Of a link, the target goes and the link stays; but not in a folder of drop-ins, because
-        # engines do not start with a broken link there.
+        # A link stays and its target is removed, except in a folder of drop-ins: engines do not
+        # start with a broken link there.
         stays = follow and not os.path.dirname(path).endswith(".d")
         remove(target(path) if stays else path, kernel)
     elif follow:
@@ -184,13 +184,13 @@ def _make_aside(dir_fd: int, state: PathState, kernel: Kernel) -> str:
 
 
 def write_engine_file(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
-    """Write a file as `files.write_atomic` does, with follow: admins link such files.
+    """Write a file atomically; links are followed, because admins link such files.
 
-    CRI-O reads every file below its folder of drop-ins, hidden ones too: an incomplete temporary
-    file there prevents its start. So that of a drop-in is created in the parent folder, where no
-    engine reads all files. If that is another mount, the file gets its name only when it is
-    complete. Raises UnsafePathError if it is no regular file, or everybody may write to its
-    folder, and OSError if nothing was changed.
+    CRI-O reads every file below its folder of drop-ins, even hidden ones, and does not start with
+    an incomplete one. So a drop-in's temporary file is created in the parent folder, where no
+    engine reads all files. If that is another mount, the temporary file gets a name only when it
+    is complete. Raises UnsafePathError if the path is not a regular file or its folder is
+    world-writable, and OSError; neither changes anything.
     """
     real = target(path)
     folder, name = os.path.split(real)
@@ -228,9 +228,9 @@ def opened(folder: str, kernel: Kernel) -> Iterator[int]:
 
 
 def move_in(stage: str, path: str, make: Callable[[int], str], kernel: Kernel) -> None:
-    """Have a file made in a folder `stage`, move it to its path, and wait for the disk.
+    """Let `make` create a file in the folder `stage`, rename that to its path, and sync folders.
 
-    `make` makes it in the open folder, and returns its name.
+    `make` gets the open folder, and returns the file's name in it.
     """
     folder, name = files.split(path)
     with ExitStack() as stack:
@@ -248,9 +248,9 @@ def move_in(stage: str, path: str, make: Callable[[int], str], kernel: Kernel) -
 
 
 def target(path: str) -> str:
-    """Return the target of links at `path`; links in its folders are not resolved.
+    """Return the target of the links at `path`; links in its folders are not resolved.
 
-    The kernel resolves those: /proc/PID/root in a path is no link that text can follow.
+    Only the kernel can resolve those: /proc/PID/root leads elsewhere than its text says.
     """
     for _ in range(LINK_LIMIT):
         if not os.path.islink(path):
@@ -275,7 +275,10 @@ def sweep(path: str, kernel: Kernel) -> None:
 def sweep_folder(
     folder: str, owners: Collection[int], kernel: Kernel, *, age_s: float = 0.0
 ) -> None:
-    """Remove our temporary files that some users own; the age spares those being written."""
+    """Remove nvct's temporary files in a folder that `owners` own and that are older than `age_s`.
+
+    The age spares files that another process is writing.
+    """
     try:
         names = [n for n in os.listdir(folder) if n.startswith(files.TEMPORARY_PREFIX)]
         for name in names:
@@ -320,7 +323,7 @@ def _is_world_writable(folder: str) -> bool:
 
 
 def refused(error: OSError, path: str) -> EngineError:
-    """Return the error that a path cannot be written, with a hint."""
+    """Return the EngineError for a path that cannot be written, with a hint."""
     hint = HINTS.get(error.errno or 0, "")
     if error.errno == errno.EPERM:
         hint = f"it may be immutable: lsattr {path}"
@@ -330,7 +333,7 @@ def refused(error: OSError, path: str) -> EngineError:
 
 
 def write_file(path: str, data: bytes, *, mode: int | None = None, follow: bool = False) -> None:
-    """Write a file and the folders above it, as `files.write_atomic`. Raises EngineError."""
+    """Create a file's missing folders, and write it atomically. Raises EngineError."""
     try:
         make_folders(missing_folders(path))
         files.write_atomic(path, data, mode=mode, follow=follow)

@@ -78,7 +78,7 @@ def _changed(manifest: Manifest) -> list[Entry]:
 def is_being_replaced(manifest: Manifest, inventory: Inventory) -> bool:
     """Return whether another version is replacing the driver's libraries on the disk.
 
-    Packages are unpacked one after the other, so discovery may find the rest of the old version.
+    Packages are unpacked one after the other, so discovery may find files of the old version.
     """
     disk_paths = {file.host_path for file in inventory.files}
     names: dict[str, list[str]] = {}
@@ -103,10 +103,10 @@ def _has_other(names: Iterable[str], name: str, version: str) -> bool:
 def _inventory_of_view(
     farm: Farm, roots: Roots, options: DiscoveryOptions, manifest: Manifest
 ) -> Inventory:
-    """Return the inventory of a view; the intact files of a damaged view become a new view.
+    """Return the inventory of a view; make a new view of its intact files if it is damaged.
 
-    So do the files of a view of binds that are gone from the disk: the view can be mounted as a
-    whole, but a single file cannot, and no other process could make the view again.
+    A new view is also made if the files of a view of binds were deleted on the disk: the kernel
+    cannot bind one of them by itself, and no other process could make the view again.
     """
     changed = _changed(manifest)
     inventory = _from_view(roots, options, manifest, changed)
@@ -122,7 +122,7 @@ def _inventory_of_view(
 
 
 def is_orphaned(manifest: Manifest) -> bool:
-    """Return whether a view has files that have no other name any more."""
+    """Return whether a view holds files that were deleted on the disk."""
     paths = (manifest.host_path(entry.path) for entry in manifest.entries)
     return any(os.stat(path).st_nlink == 0 for path in paths if os.path.exists(path))
 
@@ -141,8 +141,8 @@ def _from_view(
     search = nodes.NodeSearch(roots, options.stat_node, findings)
     found_gpus, report = gpus.find_gpus(search, nvml)
     findings.warn(
-        f"another driver is on the disk, and {manifest.version} is loaded: "
-        f"containers get its view {manifest.path} until the next boot"
+        f"driver {manifest.version} is loaded, but another one is on the disk: "
+        f"containers get the view {manifest.path} until the next boot"
     )
     return Inventory(
         driver_version=manifest.version,

@@ -67,7 +67,7 @@ def build(
         OSErrorsAs(
             HostError,
             f"no view can be made in {farm.path}",
-            hint="nvct farm build as root makes one that everybody can use",
+            hint="run nvct farm build as root: every user can use its view",
         ),
         farm.lock(),
     ):
@@ -86,7 +86,7 @@ def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | No
 
 
 def _refuse_staged(farm: Farm, name: str, allowed: Sequence[Method]) -> None:
-    """Refuse to replace existing mounts if the caller permits no mounts."""
+    """Refuse to replace an intact view of binds if the caller does not allow binds."""
     current = farm.manifest(name)
     if current is None or current.method in allowed or current.method != "binds":
         return
@@ -98,7 +98,7 @@ def _refuse_staged(farm: Farm, name: str, allowed: Sequence[Method]) -> None:
 
 
 def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
-    """Return the view whose files an inventory has, None unless it has all of one view."""
+    """Return the view whose files, all and no others, an inventory has; None if there is none."""
     paths = {view_file.file.host_path for view_file in model.view_files(inventory.files)}
     prefix = farm.path + "/"
     if not paths or not all(path.startswith(prefix) for path in paths):
@@ -117,7 +117,7 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
         path = view_file.file.host_path
         with OSErrorsAs(
             HostError,
-            f"{path} is gone while a view is made",
+            f"{path} was removed while a view was made",
             hint="is the driver being installed? try again",
         ):
             status = os.lstat(path)
@@ -136,12 +136,12 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
 
 def _unusable(status: os.stat_result) -> str:
     if not stat.S_ISREG(status.st_mode):
-        return "no regular file"
+        return "not a regular file"
     if status.st_mode & methods.S_ISUGID:
         # A package upgrade also sets the mode of such a file's hard links to 0600 (dpkg).
         return "setuid or setgid"
     if status.st_mode & stat.S_IWOTH:
-        return "everybody may write to it"
+        return "everybody can write to it"
     return ""
 
 
@@ -171,7 +171,7 @@ def _origins(farm: Farm, view_files: Sequence[ViewFile]) -> dict[str, DriverFile
 
 
 def _make(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
-    last = ""  # of the method that asks least of the host: what is in the way of it is in all ways
+    last = ""  # the reason of the last method, which asks least of the host
     for method in allowed:
         try:
             return _in_place(farm, job) if method == "own" else _in_temporary(farm, job, method)
@@ -183,7 +183,7 @@ def _make(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
                 f"({error.filename or method})"
             ) from error
     raise HostError(
-        f"there is no way to make a view of driver {job.inventory.driver_version}: {last}",
+        f"no view of driver {job.inventory.driver_version} can be made: {last}",
         hint="run nvct farm build as root, or name another farm-dir in config.toml",
     )
 
@@ -235,7 +235,7 @@ def _store(farm: Farm, job: _Job, method: Method, path: str, made_at: str) -> Ma
         # A driver that is replaced during the build would give a mixture of two versions.
         if not entry.is_live and entry.source != _identity(source):
             raise HostError(
-                f"{source} changed while a view was made of it",
+                f"{source} changed while a view was made",
                 hint="is the driver being installed? try again",
             )
         entries.append(entry)
@@ -276,7 +276,7 @@ def put_aside(farm: Farm, name: str) -> str:
     except FileNotFoundError:
         return ""
     except OSError:
-        pass  # no folder
+        pass  # not a folder
     temporary = f"{farm.path}/{folder.GONE}{temporary_name().lstrip('.')}"
     with OSErrorsAs(HostError, f"{path} cannot be replaced"):
         farm.kernel.rename(path, temporary)

@@ -40,7 +40,7 @@ class Status:
     manifest: Manifest
     state: State  # "absent" is a view of binds before the first container after a boot
     problems: tuple[str, ...] = ()
-    keep: str = ""  # the reason to keep it, "" if it may be removed
+    keep: str = ""  # the reason to keep it, "" if it can be removed
     users: int = 0
     size: int = 0
 
@@ -52,7 +52,7 @@ class Needs:
     loaded: str
     plans: tuple[str, ...] = ()
     specs: tuple[tuple[str, str], ...] = ()
-    # of the youngest of both; a create that read its predecessor may still run
+    # age of the youngest plan or spec; a create that read the one before it may still run
     plan_age_s: float = PLAN_AGE_S
 
 
@@ -127,11 +127,12 @@ def _keep(manifest: Manifest, need: Needs, users: int, *, good: bool) -> str:
         if manifest.path in text:
             return f"{path} names it"
     if not need.loaded:
-        return "no kernel module is loaded that tells which driver is needed"
+        return "no kernel module is loaded, so it is unknown which driver is needed"
     if manifest.version == need.loaded and good:
-        return "it is the loaded module's"
+        return "it is the loaded driver's"
     if need.plan_age_s < PLAN_AGE_S:
-        return f"the plan in force is {need.plan_age_s:.0f} s old: a create may still use the last"
+        age = f"the plan in force is only {need.plan_age_s:.0f} s old"
+        return f"{age}: a create may still use the one before it"
     return ""
 
 
@@ -203,14 +204,14 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     for name in names:
         if name not in view_names:
             raise HostError(
-                f"{farm.path} has no view {name!r}", hint="nvct farm list shows what there is"
+                f"{farm.path} has no view {name!r}", hint="nvct farm list shows all views"
             )
     results: list[tuple[Manifest, list[str]]] = []
     for name in names or view_names:
         manifest = farm.manifest(name)
         if manifest is None:
             raise HostError(
-                f"{farm.path}/{name}{folder.MANIFEST} is no manifest of a view",
+                f"{farm.path}/{name}{folder.MANIFEST} is not a manifest of a view",
                 hint="remove it and the folder beside it",
             )
         if is_absent(manifest):
@@ -247,7 +248,7 @@ def _digest(path: str) -> str:
 
 
 def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
-    """Remove and return the views that nobody needs, and rests of killed builds.
+    """Remove the views that nobody needs, and what killed builds left; return these views.
 
     Raises HostError.
     """
@@ -272,13 +273,13 @@ def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
 
 
 def _sweep(farm: Farm, manifest: Manifest) -> None:
-    """Remove empty files and folders that are not of a view.
+    """Remove empty files and folders that do not belong to a view.
 
-    crun makes the mount point of a volume that a link of an image leads into the view: it makes
-    the view's mount read-only after all others.
+    If a link of an image leads into the view, crun creates a volume's mount point there, because
+    it makes the view's mount read-only only after all other mounts.
     """
     if manifest.method in {"own", "binds"}:
-        return  # of the driver, or read-only
+        return  # the folder is the driver's, or read-only
     paths = [entry.path for entry in manifest.entries] + [link.path for link in manifest.links]
     own = {manifest.host_path(path) for path in paths}
     own |= {str(folder) for path in own for folder in PurePath(path).parents}

@@ -28,7 +28,7 @@ GONE = ".gone-"
 MANIFEST = ".json"
 LOCK = ".lock"
 LOCK_TIMEOUT_S = 20.0
-NOT_YET = "the view of this driver is not made yet"  # Why there is none where nothing may be built
+NOT_YET = "the view of this driver does not exist yet"  # If this process must not build it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Farm:
     path: str
     processes: str = "/proc"
     kernel: Kernel = KERNEL
-    may_build: bool = True  # otherwise there are only the views that are here
+    may_build: bool = True  # False: only existing views are used
 
     def prepare(self) -> None:
         """Make the folder, mode 0755 whatever the umask; HostError if others may write to it."""
@@ -52,7 +52,7 @@ class Farm:
             OSErrorsAs(
                 HostError,
                 f"the farm {self.path} cannot be made",
-                hint="nvct farm build as root makes it; farm-dir in config.toml names another",
+                hint="run nvct farm build as root, or set another farm-dir in config.toml",
             ),
             suppress(FileExistsError),  # another process made it
         ):
@@ -63,22 +63,22 @@ class Farm:
         self.check()
 
     def check(self) -> None:
-        """Refuse a farm (HostError) that other users may write to, or may replace."""
+        """Refuse a farm (HostError) that other users can write to or replace."""
         self._check_parents()
         with OSErrorsAs(HostError, f"there is no farm {self.path}"):
             status = os.lstat(self.path)
         mode = stat.S_IMODE(status.st_mode)
         if not stat.S_ISDIR(status.st_mode):
-            raise HostError(f"the farm {self.path} is no folder", hint="remove it")
+            raise HostError(f"the farm {self.path} is not a folder", hint="remove it")
         if status.st_uid not in self.trusted() or mode & 0o022:
             raise HostError(
                 f"the farm {self.path} belongs to uid {status.st_uid} with mode {mode:o}: "
-                "somebody else may write to it",
+                "other users can write to it",
                 hint="make it root's, with mode 755",
             )
 
     def _check_parents(self) -> None:
-        """Refuse a folder or link above the farm that another user may change.
+        """Refuse a folder or link above the farm that another user can change.
 
         In a sticky folder, such as /tmp, nobody else can rename root's files.
         """
@@ -92,9 +92,9 @@ class Farm:
                 others_write = mode & 0o002 or (mode & 0o020 and status.st_gid != 0)
                 if status.st_uid not in trusted or (others_write and not mode & stat.S_ISVTX):
                     raise HostError(
-                        f"the farm {self.path} is below {path}, which somebody else may change: "
+                        f"the farm {self.path} is below {path}, which other users can change: "
                         f"uid {status.st_uid}, mode {mode:o}",
-                        hint="farm-dir in config.toml names another place",
+                        hint="set another farm-dir in config.toml",
                     )
 
     def trusted(self) -> set[int]:
@@ -102,7 +102,7 @@ class Farm:
         return {0, os.geteuid(), *unmapped_root(self.processes)}
 
     def lock(self) -> Lock:
-        """Return the lock for building and removing views; HostError if nothing may be built."""
+        """Return the lock for building and removing views; HostError unless `may_build`."""
         if not self.may_build:
             raise HostError(NOT_YET)
         return Lock(f"{self.path}/{LOCK}", LOCK_TIMEOUT_S)
@@ -191,14 +191,14 @@ def lost_links(manifest: Manifest) -> list[str]:
             target = os.readlink(manifest.host_path(link.path))
         except OSError:
             target = ""
-        # A driver's own folder may have a link with another text to the same file.
+        # The driver's own folder may have a link to the same file with another text.
         if target != link.target and not (manifest.method == "own" and target):
             lost.append(link.path)
     return lost
 
 
 def is_intact(manifest: Manifest) -> bool:
-    """Return whether a view is unchanged by stat data, in a few microseconds a file."""
+    """Return whether a view is unchanged by its stat data; takes a few microseconds per file."""
     return not changed(manifest) and not lost_links(manifest)
 
 
@@ -212,7 +212,7 @@ def mount_of(farm: Farm, path: str) -> mountinfo.Mount:
     for mount in mountinfo.parse(own_mounts(farm)):
         if mount.mount_id == number:
             return mount
-    raise HostError(f"{path} is on a mount that {farm.processes}/self/mountinfo does not have")
+    raise HostError(f"{path} is on a mount that {farm.processes}/self/mountinfo does not list")
 
 
 def own_mounts(farm: Farm) -> str:

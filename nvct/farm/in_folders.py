@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's libraries in folders that an image's loader searches without ld.so.cache.
+"""Puts the driver's libraries into folders that an image's loader searches without ld.so.cache.
 
-A caller that runs no hooks makes no links and writes no cache. So each library, and each name that
-a link would give it, is a file in a folder that the image's C library has built in.
+An engine that runs no hooks makes no links and no ld.so.cache. So each library is mounted under
+its own name and those of its links, in folders that the image's C library has built in.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nvct.host.driver.libraries import TRIPLETS
 from nvct.host.model import DriverFile, Inventory
 
 CHOICES = {"debian": ("debian",), "redhat": ("redhat",), "both": ("debian", "redhat")}
-"""Values of --no-hooks, and whose folders they mean."""
+"""Value of --no-hooks → distributions whose folders get the libraries."""
 MODES = ("nvml", "management")
-"""Of discovery: their files have such folders."""
+"""Modes of discovery whose libraries can be in such folders."""
 
 
 def without_links(inventory: Inventory, choice: str) -> Inventory:
@@ -30,8 +30,8 @@ def without_links(inventory: Inventory, choice: str) -> Inventory:
     """
     if inventory.mode not in MODES:
         raise UsageError(
-            f"--no-hooks knows no folders for the files of mode {inventory.mode}",
-            hint="--disable-hook=all leaves out hooks, and so links and ld.so.cache",
+            f"--no-hooks does not support mode {inventory.mode}",
+            hint="--disable-hook=all omits hooks, and with them links and ld.so.cache",
         )
     files = [file for file in inventory.files if file.kind != "library"]
     for path, library in _names(inventory.files):
@@ -60,13 +60,13 @@ def _names(files: tuple[DriverFile, ...]) -> Iterator[tuple[str, DriverFile]]:
 
 
 def _place(whose: str, path: str, library: DriverFile) -> str:
-    """Return the path in a container of what is at a path of a view.
+    """Return the container path of the library at a path of a view.
 
     Debian's C library has its triplet built in, Red Hat's and SUSE's lib64 (`ld.so --help`).
     """
     base, _, rest = path.partition("/")
     triplet = {**TRIPLETS, **COMPAT_TRIPLETS}.get(library.machine)
-    if triplet is None or base == "share":  # no ELF headers; a second library of one name
+    if triplet is None or base == "share":  # machine unknown; a second library of that name
         return library.container_path
     if whose == "debian":
         return f"/usr/lib/{triplet}/{rest}"

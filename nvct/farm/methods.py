@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods of putting the driver's files into a view, cheapest first.
+"""The methods that put the driver's files into a view, cheapest first.
 
 - own: the driver's own folder has the layout of a view; nothing is made.
 - links: hard links. Only a trial shows whether they work: link() between two bind mounts of one
@@ -7,10 +7,10 @@
   overlay: link() copies the whole file up there.
 - reflinks: copies that share the data (btrfs, XFS). Unlike links they survive a file that is
   overwritten in place.
-- binds: the files themselves, each bound onto an empty file of a tmpfs and made read-only, nosuid
-  and nodev *itself*: a container's read-only mount of the whole is not recursive. Small files of
-  configuration are copied: the kernel cannot bind a single file that has been replaced.
-- copies: only for files in another view of binds whose driver is gone from the disk.
+- binds: each file is bind-mounted on an empty file of a tmpfs. Each of these mounts is read-only,
+  nosuid and nodev, because a container's read-only mount of the view is not recursive. Small
+  configuration files are copied: the kernel cannot bind a single file that has been replaced.
+- copies: only from a view of binds whose driver was removed from the disk.
 
 Contract: each method fills a folder that no other process uses, or raises and leaves nothing.
 """
@@ -53,7 +53,7 @@ class ViewContent(NamedTuple):
 
 
 def fill(farm: Farm, folder: str, content: ViewContent, method: Method) -> None:
-    """Fill a folder with files, as links, reflinks or copies, and links; RefusedError, OSError."""
+    """Fill a folder with a view's content by links, reflinks or copies. RefusedError, OSError."""
     try:
         options = mount_of(farm, folder).options
     except HostError as error:
@@ -88,7 +88,7 @@ def _is_on_overlay(farm: Farm, path: str) -> bool:
 
 
 def _copy_instead(farm: Farm, view_file: ViewFile, target: str, reason: str) -> None:
-    """Copy a small configuration file: /etc and /usr may be different file systems."""
+    """Copy a small configuration file, or refuse: /etc and /usr may be different file systems."""
     if not _is_small(view_file):
         raise RefusedError(f"{view_file.file.host_path}: {reason}")
     _copy(farm, view_file, target)
@@ -136,12 +136,12 @@ def _opened(farm: Farm, view_file: ViewFile, target: str) -> Iterator[tuple[int,
 
 
 def bind(farm: Farm, folder: str, final: str, content: ViewContent, name: str) -> None:
-    """Bind the files onto a tmpfs, and that to the final path; RefusedError if not allowed."""
+    """Bind-mount files on a tmpfs, and this on the final path; RefusedError if not permitted."""
     kernel = farm.kernel
     try:
         kernel.mount(STAGED + name, folder, "tmpfs", c.MS_NOSUID | c.MS_NODEV, "mode=0755")
     except PermissionError as error:
-        raise RefusedError(f"this process may not mount ({error.strerror})") from error
+        raise RefusedError(f"this process cannot mount ({error.strerror})") from error
     try:
         kernel.mount(None, folder, None, c.MS_PRIVATE)
         bound = []

@@ -26,10 +26,10 @@ Method: TypeAlias = Literal["own", "links", "reflinks", "binds", "copies"]
 METHODS: tuple[Method, ...] = ("own", "links", "reflinks", "binds")
 """Methods to make a view of a driver on the disk, cheapest first."""
 LEAN: tuple[Method, ...] = ("own", "links", "reflinks")
-"""Methods whose view is one mount of existing files, and survives a boot."""
+"""Methods whose views survive a boot and have no mount per file."""
 SAVING: tuple[Method, ...] = ("links", "reflinks", "copies", "binds")
-"""Methods to make a view from another view's files of a driver that is gone from the disk."""
-# A simulated node's state, not the driver's: a library that changes while it is in use.
+"""Methods to make a view from another view whose driver was removed from the disk."""
+# The library with a simulated node's state; it changes while it is in use.
 LIVE = "libnvidia-simstate.so."
 
 
@@ -58,9 +58,9 @@ class Entry:
     # as in the inventory; its host path is that of the driver's own file, even if another view was
     # the source
     file: DriverFile
-    source: Identity
-    held: Identity
-    digest: str = ""  # of its content; "" until `verify` computes it
+    source: Identity  # of the file that was linked, bound or copied
+    held: Identity  # of the view's file
+    digest: str = ""  # of the content; "" until `verify` computes it
 
     @property
     def is_live(self) -> bool:
@@ -68,7 +68,7 @@ class Entry:
         return LIVE in self.path
 
     def is_kept(self, current: Identity) -> bool:
-        """Return whether a view's file is unchanged, apart from its device number (of a boot)."""
+        """Return whether a view's file is unchanged; a boot may change its device number."""
         is_same_file = (current.ino, current.size) == (self.held.ino, self.held.size)
         return is_same_file and (self.is_live or current.mtime_ns == self.held.mtime_ns)
 
@@ -94,7 +94,7 @@ class Manifest:
 
     @property
     def held_files(self) -> tuple[DriverFile, ...]:
-        """Return the driver's files with the view's files as host paths."""
+        """Return the driver's files, with the paths of the view's files as host paths."""
         return tuple(
             replace(entry.file, host_path=self.host_path(entry.path)) for entry in self.entries
         )
@@ -110,7 +110,7 @@ def loads(data: bytes, path: str) -> Manifest:
     try:
         document = json.loads(data)
         if document.pop("nvct-farm") != FORMAT:
-            raise DocumentError(f"{path} is of another version")
+            raise DocumentError(f"{path} has another format version")
         for entry in document["entries"]:
             _complete(entry["file"])
         manifest = typed.load(Manifest, document)
@@ -118,7 +118,7 @@ def loads(data: bytes, path: str) -> Manifest:
         if any(path.startswith("/") or ".." in path.split("/") for path in below):
             raise ValueError("a path leads out of the view")  # noqa: TRY301
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DocumentError(f"{path} is no manifest of a view: {error}") from error
+        raise DocumentError(f"{path} is not a manifest of a view: {error}") from error
     return manifest
 
 
@@ -133,8 +133,8 @@ def _complete(file: dict[str, Any]) -> None:
 # The paths of the driver's files in a view. CUDA images name `lib64` and `lib` of
 # /usr/local/nvidia in LD_LIBRARY_PATH, and its `bin` in PATH. `lib` contains the 32-bit libraries.
 # `share` contains files that programs look up at a fixed path, `lib64` also Xorg's modules:
-# containers get both by single mounts of the view's files. Such a file of a driver in
-# /usr/local/nvidia itself, which the view covers in a container, keeps its place.
+# containers get both by single mounts of the view's files. If the driver itself is in
+# /usr/local/nvidia, which the view covers in a container, such a file keeps its path.
 COMPAT32: Capability = "compat32"
 COVERED = f"{MOUNT_POINT}/"
 NOT_HELD = ("socket", "directory")
@@ -198,7 +198,7 @@ def _link(view_file: ViewFile, link: Link) -> Link | None:
     destination = os.path.normpath(os.path.join(os.path.dirname(link.path), link.target))
     match = _LIBRARY_DIR.match(link.path)
     if path.startswith("..") and match and os.path.dirname(destination) == folder:
-        # A loader's link to a library in a folder of the driver's own (Debian).
+        # Debian links a library in the driver's own folder from the loader's folder.
         path = f"{view_file.path.partition('/')[0]}/{link.path[match.end() :]}"
         name = os.path.join(os.path.dirname(view_file.path), os.path.basename(destination))
         return Link(path=path, target=os.path.relpath(name, os.path.dirname(path)))

@@ -39,11 +39,11 @@ def farm_of(settings: Config, *, may_build: bool = True) -> Farm:
 
 
 def table_of(settings: Config, inventory: Inventory) -> model.Farm:
-    """Return the table of this driver's view; a missing view is made.
+    """Return plan["farm"] for this driver; a missing view is made.
 
     If no view can be made, the table requests the classic layout. With layout auto, no view with
-    a mount per file is made; an existing one is used, because it may be all that is left of a
-    driver that was removed from the disk.
+    a mount per file is made. An existing one is used, because it may hold a driver that was
+    removed from the disk.
     """
     off = set(NEEDED) - enabled_names(tuple(settings.jit_disable_hooks), ())
     if off:
@@ -97,7 +97,7 @@ def verify_and_collect(settings: Config, needed: Needs) -> list[str]:
 
 def view_of_spec(
     settings: Config,
-    inventory: Inventory,  # of all capabilities; a view has the whole driver
+    inventory: Inventory,
     given: Inventory,
     capabilities: Collection[Capability],
     *,
@@ -107,10 +107,11 @@ def view_of_spec(
     may_build: bool,
     say: Callable[[str], None],  # takes a line for the user
 ) -> MountedView | None:
-    """Return the view to mount, None for the classic layout; `inventory` has all capabilities.
+    """Return what a specification mounts of a view, None for the classic layout.
 
-    Raises HostError if there must be a view and there is none, or if this host has views, but none
-    of this driver could be made now.
+    The view is made of `inventory`, which has the whole driver; `given` has what the specification
+    describes. Raises HostError if no view can be made, although `must_be_farm` or this host's plan
+    uses one.
     """
     if not is_of_this_host and not must_be_farm:
         return None
@@ -121,12 +122,12 @@ def view_of_spec(
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
         if must_be_farm:
-            hint = "--layout classic has a mount per file"
+            hint = "use --layout classic, which mounts each file"
             raise HostError(f"layout farm: {error.message}", hint=hint) from error
         if may_build and isinstance(error.__cause__, OSError) and _has_view():
             raise
         if error.message == NOT_YET:
-            say(f"{NOT_YET}: once it is in {settings.farm_dir}, the specification has it")
+            say(f"{NOT_YET}: once it is in {settings.farm_dir}, specifications mount it")
         return None
     shown = table.of_view(manifest, given)
     return _mounted(shown, given, capabilities)
@@ -140,12 +141,12 @@ def _check_view(mode: str, hooks: Collection[str]) -> None:
 
 
 def _has_view() -> bool:
-    """Return whether the plan in force names a view: this host can make views."""
+    """Return whether the plan in force names a view, so that this host can make views."""
     try:
         with closing(Store(run_dir(os.environ))) as store:
             plan = store.read_plan(paths.OWN_PLAN)
     except HostError:
-        return False  # of another user
+        return False  # another user's plans
     table = (plan or {}).get("farm")
     return isinstance(table, dict) and bool(table.get("view"))
 
@@ -153,7 +154,7 @@ def _has_view() -> bool:
 def _mounted(
     table: model.Farm, inventory: Inventory, capabilities: Collection[str]
 ) -> MountedView:
-    """Return what a specification mounts of a view, and what its hook makes visible."""
+    """Return what a specification mounts of a view, and what its hook shows in the container."""
     mount_point = view_links.OF_SPEC
     entries = FarmEntries(table, sorted(capabilities))
     keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)
@@ -167,7 +168,7 @@ def _mounted(
     files += [[path, mount[0]] for mount, path in entries.singles() if path]
     outside = {mount[0] for mount, path in entries.singles() if not path}
     env = [entry for entry in entries.env(mount_point) if entry != VOID_ENV]
-    # The folder of links for images without one for libraries.
+    # The folder for links in images that have no folder for libraries.
     folder = next(iter(libcuda_directories(inventory.files)), "")
     return MountedView(
         source=table["view"],

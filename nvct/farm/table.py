@@ -2,7 +2,7 @@
 """The table plan["farm"], by which the shim gives containers the driver's files from a view.
 
 Present unless config.toml has layout = "classic". A JSON object; capability "" stands for every
-container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may occur under several::
+container, the others are those of NVIDIA_DRIVER_CAPABILITIES; several can have the same entry::
 
     {"view":    host folder of the view; "" if there is none,
      "why":     the reason that there is no view, a sentence, or "",
@@ -19,8 +19,8 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may occu
      "params":  bool                config.toml requests the mask of the driver's params,
      "staged": bool}                each file is a mount of its own below the view
 
-- `path` is relative to the view, e.g. "lib64/libcuda.so.1": the container has it relative to the
-  view's mount point. `name` is the linker's: the SONAME, or a development link.
+- `path` is relative to the view, e.g. "lib64/libcuda.so.1"; in the container, to the view's mount
+  point. `name` is the linker's: the SONAME, or a development link.
 - `where` is an absolute path in the container ("/usr/bin/nvidia-smi"), or begins with "LIBDIR/"
   ("LIBDIR/gbm/nvidia-drm_gbm.so"): the image's folder for libraries of this machine; or with
   "LIBDIR32/": that for 32-bit ones. Every name of a library has a link there, because compilers,
@@ -28,7 +28,7 @@ container, the others are those of NVIDIA_DRIVER_CAPABILITIES; an entry may occu
 - a value in "env" may begin with "VIEW/": the view's mount point.
 - `text` is JSON of an OCI mount. Its source is in the view if the view has the file, so the mount
   survives an upgrade of the driver on the disk; sockets are the host's own.
-- "params" needs the plan's hook, with no other work.
+- "params" needs the plan's hook, even if that has no other work.
 
 The table replaces mounts, env, links and folders in the common edits of nvct's own plan
 (plan["specs"][0]["edits"]) and in their parts. Their nodes, gids and other work, and the edits of
@@ -53,7 +53,7 @@ from nvct.host.model import Capability, DriverFile, Inventory
 
 Pairs: TypeAlias = list[list[str]]
 
-# The kernel loads GSP firmware, containers do not; those with this capability get it as well.
+# The kernel loads the GSP firmware; only containers with this capability get it.
 FIRMWARE: Capability = "graphics"
 GRAPHICAL = ("graphics", "display")
 MOUNTED = ("config", "firmware", "module", "socket", "directory")

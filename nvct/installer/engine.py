@@ -40,7 +40,7 @@ class Setup:
 
 
 def setup(request: Request) -> Setup:
-    """Return the engine that a request names; EngineError or DocumentError if it is silent."""
+    """Return the engine that a request names; EngineError or DocumentError if it is unreadable."""
     run, files = host.programs_of(request), host.files_of(request)
     options, socket = options_of(request, run), host.socket_of(request)
     control = EngineControl(
@@ -65,7 +65,8 @@ def setup(request: Request) -> Setup:
 def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
     """Return the runtimes to register, and the name of the default, "" for none.
 
-    As in NVIDIA's installer, a request for one of the two fixed names does not rename the first.
+    As in NVIDIA's installer, the first runtime gets the requested name, unless that is the name of
+    one of the two others.
     """
     fixed = [name for name, suffix in modules.VARIANTS if suffix]
     first = modules.NAME if request.name in fixed else request.name
@@ -117,7 +118,7 @@ def find_low_level(engine_setup: Setup) -> tuple[str, ...]:
 
 
 def configure(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Register the runtimes, or the hook in CRI-O's deprecated mode; errors of `Transaction`."""
+    """Register the runtimes, or the hook in CRI-O's deprecated mode. Raises as `Transaction`."""
     if request.hook_file:
         hook = modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM))
         writing.write_file(request.hook_file, hook, mode=0o644)
@@ -137,9 +138,10 @@ def _tell(outcome: Change, engine_setup: Setup, say: Say) -> None:
 
 
 def undo(request: Request, engine_setup: Setup, say: Say) -> None:
-    """Remove the runtimes; errors of `Transaction`.
+    """Remove the runtimes from the engine. Raises as `Transaction`.
 
-    CRI-O keeps them and gets only its former default: it forgets pods whose runtime is gone.
+    CRI-O keeps them and gets only its former default back: it forgets pods whose runtime is not
+    registered any more.
     """
     if request.hook_file:
         with (
@@ -178,11 +180,11 @@ def _restore_default(engine_setup: Setup, say: Say) -> None:
     without_default = replace(engine_setup, options=replace(engine_setup.options, default=""))
     outcome = without_default.transaction().configure(without_default.options)
     for edit in outcome.edits:
-        say(f"wrote {engine_setup.files.at(edit.path)}: the default runtime is its own again")
+        say(f"wrote {engine_setup.files.at(edit.path)}: CRI-O has its own default runtime again")
 
 
 def _dump(request: Request, program: str, run: host.HostPrograms) -> str:
-    """Return the configuration that the engine prints, "" if its own files are to be read."""
+    """Return the configuration that the engine prints, "" if its files must be read instead."""
     trouble: NvctError | None = None
     for source in request.sources:
         try:

@@ -27,13 +27,14 @@ from nvct.host import procfs
 from nvct.installer.request import Request
 
 NO_CHROOT = "SYSTEMD_IGNORE_CHROOT"
-"""systemctl does nothing in what it takes for a chroot; the host's root is none."""
+"""Keeps systemctl from taking the host's root for a chroot, in which it does nothing."""
 
 
 class HostFiles(Files):
-    """The host's files; a path that is already one of this container is not changed.
+    """The host's files, as seen from this container.
 
-    `unmoved` folders are mounted at their host's path, or belong to this container.
+    `unmoved` folders have the same path here, or belong to this container; `mounts` are pairs of a
+    host's folder and its mount point here.
     """
 
     def __init__(
@@ -65,8 +66,8 @@ class HostFiles(Files):
 def files_of(request: Request) -> HostFiles:
     """Return the host's files with the mounts of the request.
 
-    Files that the user names are paths of this container; the usual ones may exist only below the
-    host's root.
+    Files that the user names have paths of this container; the usual files may exist only below
+    the host's root.
     """
     if request.paths_are_of_host:
         return HostFiles(_root(request))
@@ -167,7 +168,7 @@ class Patience:
 
 
 def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> None:
-    """Send SIGHUP to an engine; if that ends it, wait for its end. EngineError if it is gone."""
+    """Send SIGHUP to an engine; wait for containerd's end. EngineError if it does not answer."""
     reason = ""
     for attempt in range(patience.attempts):
         if attempt:
@@ -180,12 +181,12 @@ def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> 
             return
     raise EngineError(
         f"{engine} does not answer on {path}: {reason}",
-        hint="name its socket by --socket, or tell it another way: --restart-mode=systemd",
+        hint="name its socket by --socket, or use --restart-mode=systemd",
     )
 
 
 def peer(engine: str, path: str) -> int:
-    """Return the process that answers on a socket, 0 if it is unseen; OSError if none does."""
+    """Return the PID that answers on a socket, 0 if it is invisible here; OSError if none does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.settimeout(ANSWER_S)
@@ -217,13 +218,13 @@ def _check_name(engine: str, path: str, pid: int, proc: str) -> None:
         name = file.read().strip()
     if name != program:
         raise EngineError(
-            f"{path} is answered by {name} (process {pid}), not by {program}",
+            f"{name} (process {pid}) answers on {path}, not {program}",
             hint="name the engine's own socket by --socket",
         )
 
 
 OPT_OUT = "--restart-mode=none"
-TIMEOUT_S = 60.0  # for an engine to be well again
+TIMEOUT_S = 60.0  # for an engine to be healthy again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,7 +245,7 @@ class ContainerReloader(Reloader):
         """Return what to do."""
         del restart, removing  # the user's restart mode has decided
         if self.mode == "none":
-            note = f"{self.engine} is not restarted ({OPT_OUT}): the change takes effect later"
+            note = f"{self.engine} is not restarted ({OPT_OUT}): its next start reads the change"
             return Reload(note=note)
         if self.command:
             return Reload(action="restart", argv=self.command)
@@ -267,7 +268,7 @@ class ContainerReloader(Reloader):
             hang_up(self.engine, self.socket, patience)
         except EngineError:
             if not restored:
-                raise  # else the failed files stopped it; its service manager starts it again
+                raise  # if restored, the failed files stopped it: its service manager starts it
         return ""
 
 
@@ -288,11 +289,11 @@ class Starter(NamedTuple):
 
 
 def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
-    """Return the engine of a process's container, 0 for this process; EngineError if unseen."""
+    """Return the engine that runs the container of the process `pid`, 0 for this. EngineError."""
     starter = starter_of(pid or os.getpid(), proc)
     if starter is None:
         raise EngineError(
-            "the engine of this container is not visible: no ancestor of this process is of one",
+            "the engine of this container is not visible among the ancestors of this process",
             hint=f"share the host's process IDs (hostPID in a pod), or {HINT}",
         )
     root = "/" if host_here == "/" else host_here.rstrip("/")
@@ -323,7 +324,7 @@ def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
     """Yield the command lines of a process's ancestors, the nearest one first."""
     seen = set[int]()
     while pid := procfs.parent(f"{proc}/{pid}"):
-        if pid in seen:  # numbers were reused meanwhile
+        if pid in seen:  # PIDs were reused meanwhile
             return
         seen.add(pid)
         words = (procfs.read_text(f"{proc}/{pid}/cmdline") or "").split("\0")

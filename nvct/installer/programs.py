@@ -37,16 +37,16 @@ OPTIONAL = (paths.CONTAINER_CLI_PROGRAM, "nvct")
 LINKS = ((paths.RUNTIME_HOOK_ALIAS, HOOK),)
 FOLDERS = ("bin", "usr/bin")
 MODULES = ("/sys/module/nvidia", "/sys/module/nvgpu", "/dev/dxg")
-"""What is there where some driver is loaded: of PCI cards, of Tegra boards, in WSL."""
+"""Paths of which one exists if a driver is loaded: for PCI cards, for Tegra boards, in WSL."""
 
 OF_THE_INCUMBENT = re.compile(r"nvidia-.*\.real|libnvidia-container.*\.so[.\d]*")
-"""What its installer leaves in this folder, which is the installer's own."""
+"""Files that NVIDIA's installer left in the same toolkit folder."""
 
 WRAPPER = "libexec/nvct-wrapper"
-"""Of a tree: the static program that is made a wrapper (packaging/bundle/wrapper.c). No shell
-script: engines may start hooks with an image's environment, and a shell loads LD_PRELOAD."""
-MARK = b"@nvct wrapper@"
-ROOM = 8192  # stands in it before the room for what it has to know
+"""The static program in a tree that becomes a wrapper (packaging/bundle/wrapper.c). It is not a
+shell script: engines may start hooks with an image's environment, and a shell loads LD_PRELOAD."""
+MARK = b"@nvct wrapper@"  # in this program, before the bytes for a wrapper's paths
+ROOM = 8192  # the number of these bytes
 
 
 def source_root(option: str, package: str) -> str:
@@ -55,7 +55,7 @@ def source_root(option: str, package: str) -> str:
         if not _folder(option):
             raise UsageError(
                 f"{option} has no bin/{paths.SHIM_PROGRAM}",
-                hint="--toolkit-source-root names a tree as make bundle makes it",
+                hint="--toolkit-source-root must name a tree as make bundle makes it",
             )
         return option
     folder = os.path.dirname(os.path.realpath(package))
@@ -111,7 +111,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _template(path: str) -> bytes:
-    """Return a tree's wrapper, still without names."""
+    """Return a tree's wrapper, in which no paths are filled in yet."""
     data = procfs.read_bytes(path) or b""
     try:
         fill(data, MARK, b"", ROOM)
@@ -120,7 +120,7 @@ def _template(path: str) -> bytes:
         is_wrapper = False
     if not is_wrapper:
         raise UsageError(
-            f"{path} is no wrapper that hooks can be started by",
+            f"{path} is not a static wrapper, so hooks cannot be started by it",
             hint="--toolkit-source-root must name a whole bundle, as make bundle makes it",
         )
     return data
@@ -135,15 +135,15 @@ def wrapper(
 ) -> bytes:
     """Return the wrapper of a program.
 
-    While none of the paths `modules` exists, no driver is loaded, and the wrapper calls one of the
-    low-level `runtimes` instead; () always starts the program. Raises UsageError if the names are
-    too long for it.
+    While none of the paths `modules` exists, no driver is loaded, and the wrapper starts one of
+    the low-level `runtimes` instead of the program, unless there are none. Raises UsageError if
+    the paths are too long for the wrapper.
     """
     strings = [program, request.toolkit, request.config_toml, *modules, "", *runtimes, ""]
     data = b"".join(os.fsencode(word) + b"\0" for word in strings)
     if len(data) > ROOM:
         raise UsageError(
-            f"the paths of {os.path.basename(program)} and of low-level runtimes are longer than"
+            f"the paths of {os.path.basename(program)} and of low-level runtimes have more than"
             f" {ROOM} bytes together"
         )
     return fill(template, MARK, data, ROOM)

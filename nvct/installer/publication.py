@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the host publish its CDI specification and keep it up to date, and withdraws it.
+"""Publishes the host's CDI specification, keeps it up to date, and removes it.
 
-The installed nvct runs in the host's root. Its specification can give the driver's files as one
-view, which is made on the host, and the device plugin takes them from there. A specification of
-the same kind that another program wrote stays, and nothing is published beside it: engines refuse
-a device that two files describe.
+The installed nvct runs in the host's root, so the specification can give the driver's files as one
+view, which is made on the host; the device plugin reads that specification. If another program has
+written one of the same kind, nothing is published: engines refuse a device that two files
+describe.
 
 Units of the host's systemd publish again when the driver changes. They are in /run, so a boot
 removes them, and the installer, which runs at each start of its pod, writes them again. Without
-systemd, what is published holds until the next start, and the device plugin does not use it for
-another driver.
+systemd, a specification stays as it is until the pod's next start, and the device plugin does not
+use it for another driver.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nvct.linux.files import read_bytes, write_atomic
 from nvct.paths import GPU_KIND
 
 PATH = "/run/cdi/nvidia.yaml"
-"""Below /var/run/cdi by a name without a link, because a link would lead into this container."""
+"""In /var/run/cdi, but by a path without links, which would lead into this container."""
 FOLDERS = ("/etc/cdi", "/run/cdi")
 TIMEOUT_S = 180.0
 """As for the packages' unit: eight GPUs that nothing else uses take some twenty seconds to start,
@@ -50,7 +50,8 @@ def publish(request: Request, say: Callable[[str], None], run: Run | None = None
         say(f"warning: the CDI specification of this host was not published: {done.reason}")
     else:
         published = next((spec for path, spec in _specs(request, GPU_KIND) if path == PATH), None)
-        say(f"published {PATH}, {_form(published)}" if published else f"nothing: {done.reason}")
+        none = f"nothing was published: {done.reason}"
+        say(f"published {PATH}, {_form(published)}" if published else none)
 
 
 def withdraw(request: Request, say: Callable[[str], None]) -> None:
@@ -58,7 +59,7 @@ def withdraw(request: Request, say: Callable[[str], None]) -> None:
 
     Raises HostError if one cannot be removed.
     """
-    name = f"{request.cdi_kind.replace('/', '-')}.yaml"  # as the installer's options have it
+    name = f"{request.cdi_kind.replace('/', '-')}.yaml"  # the installer's default
     for path, spec in _specs(request, GPU_KIND, request.cdi_kind):
         is_made = path == PATH or os.path.basename(path) == name
         if is_made and _is_ours(request, spec):
@@ -115,11 +116,11 @@ PathChanged=/dev/nvidia-caps
 PathChanged={config}
 TriggerLimitIntervalSec=0
 """
-"""Each installation of modules ends in depmod, of libraries in ldconfig."""
+"""Installing modules ends with depmod, installing libraries with ldconfig."""
 
 
 def start_watch(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Write the units and start the watch, where systemd runs; a failure is a warning."""
+    """Write the units and start the watch if systemd runs; a failure is a warning."""
     folder = here(request, FOLDER)
     if not os.path.isdir(folder):
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status files by which the parts of a GPU operator wait for each other.
 
-Names and content as gpu-operator's nvidia-validator writes them (cmd/nvidia-validator/main.go):
-driver-ready has five lines in the syntax of a shell, the others are empty. Programs with fewer
-rights may change the folder: no link is followed, and of a file only the five values are taken.
+Names and content are those of gpu-operator's nvidia-validator (cmd/nvidia-validator/main.go):
+driver-ready has five lines in the syntax of a shell, the other files are empty. Programs with
+fewer rights can change the folder, so no link is followed, and only the five values are used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 
 FOLDER = "/run/nvidia/validations"
-OWN_FOLDER = "/run/nvct-driver"  # of the chart: only installer and NVML's worker can write there
+OWN_FOLDER = "/run/nvct-driver"  # the chart's: only installer and nvml-worker can write there
 WORKER_SOCKET = "nvml.sock"  # in that folder: where the worker listens
 DRIVER = "driver-ready"
 TOOLKIT = "toolkit-ready"
@@ -52,10 +52,10 @@ def remove(folder: str, name: str) -> None:
 
 
 def read(path: str) -> dict[str, str]:
-    """Return a status file's values; HostError if the part is not ready, UnsafePathError."""
+    """Return a status file's values; HostError if it does not exist. UnsafePathError."""
     folder, name = split(path)
     with (
-        OSErrorsAs(HostError, path, hint="nvct validate driver writes it when all is well"),
+        OSErrorsAs(HostError, path, hint="nvct validate driver writes it if the driver works"),
         SharedFolder.open(folder) as shared,
     ):
         text = shared.read(name, LIMIT).decode(errors="replace")

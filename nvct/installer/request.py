@@ -32,9 +32,9 @@ class Request:
     source: str
     pid_file: str  # locked while the installer runs
     state_dir: str
-    driver_root: str  # of the host; driver_root_mount is the same as a path of this process
+    driver_root: str  # on the host; driver_root_mount is the same folder for this process
     driver_root_mount: str
-    dev_root: str = ""  # of the host, "" for the driver root's; dev_root_mount is the same here
+    dev_root: str = ""  # on the host, "" for the driver root's; dev_root_mount is the same here
     dev_root_mount: str = ""
     # keys of config.toml and their values, in order
     settings: tuple[tuple[str, bool | str | tuple[str, ...]], ...] = ()
@@ -45,8 +45,8 @@ class Request:
     control_nodes: bool = False
     engine: str = ""  # docker, containerd or crio; "" leaves all engines alone
     config: str = ""  # the engine's main file, as a path of this process
-    drop_in: str | None = None  # the same; "" is none, None is the engine module's choice
-    drop_in_host: str = ""  # the drop-in's path on the host, "" where it is the same
+    drop_in: str | None = None  # its drop-in; "" for none, None lets the engine's module choose
+    drop_in_host: str = ""  # the drop-in's path on the host, "" if it is the same
     executable: str = ""
     socket: str = ""  # the engine's, as a path of this process
     restart: str = "none"  # how it is reloaded: signal, systemd or none
@@ -54,8 +54,8 @@ class Request:
     host_root: str = "/"
     name: str = "nvidia"
     default: bool = True
-    # of the configuration in force; the first available one is used: "file" is the engine's own
-    # files, "command" asks the engine, a path is that file; () is "file"
+    # of the configuration in force; the first available one is used: "file" reads the engine's
+    # own files, "command" asks the engine, a path reads that file; () is "file"
     sources: tuple[str, ...] = ()
     runtime_type: str = RUNC_TYPE  # of containerd's handlers if its own runtime has none
     # patterns of container annotations that containerd passes to the runtimes
@@ -63,10 +63,10 @@ class Request:
     hook_file: str = ""  # with CRI-O, write a hook there instead of registering runtimes
     ignore_errors: bool = False
     publish: bool = False
-    paths_are_of_host: bool = False  # the paths of the engine's files are those of the host
+    paths_are_of_host: bool = False  # whether the engine's files are named by their host paths
     restart_command: tuple[str, ...] = ()  # on the host, in place of `restart`
-    leave_engine: bool = False  # its files are not edited, because its platform makes them
-    undo_engine: bool = False  # what an earlier installation changed for the engine is undone
+    leave_engine: bool = False  # do not edit the engine's files: its platform makes them
+    undo_engine: bool = False  # undo what an earlier installation changed in the engine's files
     # options of the NRI plugin, which runs as long as the installer; None for no plugin
     nri: tuple[str, ...] | None = None
 
@@ -80,12 +80,12 @@ class Request:
         return f"{self.toolkit}/{name}"
 
     def check(self) -> None:
-        """Check the request; UsageError if a value is not valid, or not with another one."""
+        """Check the request; UsageError if a value is not valid, alone or beside another one."""
         check_absolute("--toolkit-install-dir", posixpath.dirname(self.toolkit))
         if any(c in self.toolkit for c in "'\"\\$`\n :"):
             raise UsageError(
-                f"--toolkit-install-dir {self.toolkit!r} has a character that PATH or a shell "
-                "takes for its own",
+                f"--toolkit-install-dir {self.toolkit!r} has a character that is special in PATH "
+                "or in a shell",
                 hint="use letters, digits, / . - and _",
             )
         if posixpath.basename(self.pid_file) != PID_NAME:
@@ -124,7 +124,7 @@ class Request:
         check_name(self.name, "--runtime-name")
         if self.engine == "containerd" and self.runtime_type not in RUNC_TYPES:
             raise UsageError(
-                f"--runtime-type {self.runtime_type!r} runs no program of ours",
+                f"--runtime-type {self.runtime_type!r} cannot start nvct's runtimes",
                 hint=f"one of {', '.join(filter(None, RUNC_TYPES))}",
             )
 

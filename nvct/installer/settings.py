@@ -20,7 +20,7 @@ POLICY_LIMIT = 1 << 20
 
 
 def text(request: Request, runtimes: Sequence[str]) -> str:
-    """Return the config.toml; UsageError, or ConfigError if no container could be created."""
+    """Return the new config.toml; UsageError, or ConfigError if it would prevent every create."""
     settings: dict[str, editing.Value] = {
         "nvidia-container-cli.root": request.driver_root,
         "nvidia-container-cli.path": request.program(paths.CONTAINER_CLI_PROGRAM),
@@ -52,7 +52,7 @@ def read_policy(path: str) -> str:
     others = [f"nvct.{key}" for key in tables.pop("nvct", {}) if key != "policy"]
     if others := [*tables, *others]:
         raise UsageError(
-            f"{option} has {', '.join(others)}", hint="it may have the table [nvct.policy] alone"
+            f"{option} has {', '.join(others)}", hint="it must have only the table [nvct.policy]"
         )
     return text
 
@@ -62,16 +62,16 @@ def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:
     switches, warnings = [], []
     for name in names:
         if not FEATURE.fullmatch(name):
-            raise UsageError(f"{name!r:.60} is no name of a feature", hint="--opt-in-features")
+            raise UsageError(f"{name!r:.60} cannot name a feature", hint="see --opt-in-features")
         key = f"features.{name}"
         if key not in KEYS:
-            warnings.append(f"the feature {name} is unknown; it is set, and has no effect")
+            warnings.append(f"the feature {name} is unknown: it is set, but has no effect")
         switches.append((key, True))
     return switches, warnings
 
 
 def write(request: Request, data: str) -> None:
-    """Write the file. Raises HostError if it cannot be written."""
+    """Write config.toml. Raises HostError if that fails."""
     path = request.config_toml
     with OSErrorsAs(HostError, f"{path} cannot be written"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -79,7 +79,7 @@ def write(request: Request, data: str) -> None:
 
 
 def _ldconfig(request: Request) -> str:
-    """Return the driver root's ldconfig; on Ubuntu that is a script for the program .real."""
+    """Return the driver root's ldconfig; on Ubuntu that is a script, ldconfig.real the program."""
     real = os.path.exists(f"{request.driver_root_mount.rstrip('/')}/{LDCONFIG}.real")
     root = request.driver_root.rstrip("/")
     return f"@{root}/{LDCONFIG}{'.real' if real else ''}"

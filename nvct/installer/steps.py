@@ -41,9 +41,10 @@ Say: TypeAlias = Callable[[str], None]
 
 
 def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
-    """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
+    """Install programs and configure the engine; a daemon undoes the configuration after a signal.
 
-    An earlier signal or an NvctError ends the installation and restores the engine, too.
+    A signal during the installation has the same effect. If an NvctError ends the installation,
+    the engine keeps its former files.
     """
     with Instance(request.pid_file):
         engine_setup: Setup | None = None
@@ -67,7 +68,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
             while True:
                 signal.pause()  # its handler raises Stopped
         except Stopped:
-            say("told to end")
+            say("ending after a signal")
         if request.publish and daemon:
             publication.stop_watch(request, say)
             publication.withdraw(request, say)
@@ -76,7 +77,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
 
 
 def undo_earlier(request: Request, say: Say) -> None:
-    """Undo what earlier installations have changed, for any engine; errors as of `engine.undo`."""
+    """Undo what earlier installations changed in files of any engine. Raises as `engine.undo`."""
     journal = Journal(request.state_dir)
     for path in journal.paths():
         page = journal.load(path)
@@ -88,7 +89,7 @@ def undo_earlier(request: Request, say: Say) -> None:
 
 
 def of_record(request: Request, options: EngineOptions) -> Request:
-    """Return a request for the engine of a record; another one's is reached as by default."""
+    """Return a request for a record's engine; if it is not this one, with its default socket."""
     if (options.engine, options.config) == (request.engine, request.config):
         return request
     is_left = request.restart == "none" and bool(request.engine)
@@ -108,7 +109,7 @@ def of_record(request: Request, options: EngineOptions) -> Request:
 
 
 def run_plugin(options: Sequence[str], config: str) -> None:
-    """Run the NRI plugin until a signal (Stopped), or its end (HostError); it ends with us."""
+    """Run the NRI plugin until a signal (Stopped) or its end (HostError); it ends with nvct."""
     argv = [sys.executable, "-I", "-m", "nvct.nri.main", *options]
     env = {**os.environ, paths.CONFIG_ENV: config}
     end = partial(end_with_parent, os.getpid())
@@ -122,7 +123,7 @@ def run_plugin(options: Sequence[str], config: str) -> None:
 
 
 def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
-    """Install programs, their configuration, and parts for management containers.
+    """Install programs and config.toml, and nodes and specification for management containers.
 
     Raises NvctError.
     """
@@ -160,7 +161,7 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
-    """Create or correct the driver's control nodes; return sentences. HostError without driver."""
+    """Create or correct the driver's control nodes; say what was done. HostError if no driver."""
     findings = Findings()
     planned = device_nodes.plan_nodes(roots, ["control"], findings)
     device_nodes.make_nodes(planned, kernel)
@@ -176,14 +177,14 @@ def roots_of(request: Request) -> Roots:
 
 
 def make_spec(request: Request, roots: Roots, options: DiscoveryOptions = DEFAULTS) -> str:
-    """Write the specification; return its path. HostError without a driver."""
+    """Write management containers' specification; return its path. HostError without a driver."""
     inventory = feature_modes.discover_management(roots, options)
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)
 
 
 def spec_of(request: Request, roots: Roots, inventory: Inventory) -> Spec:
-    """Return the specification with the host's paths."""
+    """Return the specification of management containers, with the host's paths."""
     vendor, _, cls = request.cdi_kind.partition("/")
     options = generate.Options(
         vendor=vendor,
@@ -195,7 +196,7 @@ def spec_of(request: Request, roots: Roots, inventory: Inventory) -> Spec:
 
 
 def _moves(request: Request, roots: Roots) -> list[tuple[str, str]]:
-    """Return (root here, root of the host) pairs; the longer, more exact one first."""
+    """Return pairs of a root's path here and on the host, the longest path here first."""
     driver_root = os.path.normpath(roots.driver_root)
     pairs = {driver_root: request.driver_root}
     dev_root = os.path.normpath(roots.dev_root or "/")
@@ -210,13 +211,13 @@ KEPT = {
     "/run/nvct": "a cache, which is gone after the next boot",
     NRI_DIR: "the record of who has which GPU, which is gone after the next boot",
 }
-"""What the runtimes make on a host, and why it is kept."""
+"""Folder that the runtimes create on a host → why `uninstall` keeps it."""
 
 
 def uninstall(request: Request, say: Say) -> None:
-    """Give the engine its former files; remove programs unless in use. Errors as `engine.undo`."""
+    """Restore the engine's files; remove programs that are not in use. Raises as `engine.undo`."""
     files = HostFiles(request.host_root if os.path.isdir(request.host_root) else "/")
-    folder = files.at(os.path.dirname(request.toolkit))  # which is a mount point of a container
+    folder = files.at(os.path.dirname(request.toolkit))  # in a container, a mount point
     if not os.path.isdir(f"{request.toolkit}/{TREES}"):
         say(f"nothing is installed: {request.toolkit} has no programs of nvct")
         _remove_empty(folder)
@@ -247,17 +248,17 @@ def uninstall(request: Request, say: Say) -> None:
     _remove_empty(files.at(os.path.dirname(request.pid_file)))
     _remove_empty(files.at(AGENT_DIR))
     _remove_ready(files)
-    driver_root = files.at(request.driver_root)  # of a driver container: the chart's pods make it
+    driver_root = files.at(request.driver_root)  # a driver container's, made by the chart's pods
     _remove_empty(driver_root)
     _remove_empty(os.path.dirname(driver_root))
 
 
 def users_of(request: Request, socket: str) -> list[str]:
-    """Return why the programs are in use: a sentence for each container that they started."""
+    """Return reasons to keep the programs: a sentence for each container that they started."""
     if request.engine != "containerd":
         return [f"{request.engine} may need its programs to end containers"]
     return [
-        f"container {id_} runs by it"
+        f"container {id_} was started by it"
         for id_, runtime in runtimes_in_use(os.path.dirname(socket))
         if runtime.startswith(f"{request.toolkit}/")
     ]
@@ -271,7 +272,7 @@ def _remove_ready(files: HostFiles) -> None:
 
 
 def _remove_empty(folder: str) -> None:
-    with contextlib.suppress(OSError):  # it has something else
+    with contextlib.suppress(OSError):  # it is not empty
         os.rmdir(folder)
 
 
@@ -282,18 +283,19 @@ SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.
 
 
 class Stopped(BaseException):
-    """The program got a signal to end."""
+    """The installer got a signal to end."""
 
 
 class Instance:
-    """The lock that an installer holds: one runs at a time, and a file has its process number.
+    """The lock that an installer holds on a file with its PID, so that only one runs at a time.
 
-    Contract: the lock, not the file's content, shows that an installer runs. It belongs where only
-    root writes: in the agent's folder, the agent's container could hold it. The first signal
-    raises `Stopped`; later ones are ignored, so that they do not interrupt the undo.
+    Contract: the lock, not the file's content, shows that an installer runs. The file must be in a
+    folder that only root can write; in the agent's folder, the agent's container could hold the
+    lock. The first signal raises `Stopped`; later ones are ignored, so that they do not interrupt
+    the undo.
 
     Raises (on entering):
-        HostError: another installer runs, or the file cannot be created, as where a link is.
+        HostError: another installer runs, or the file cannot be created, for example over a link.
         UnsafePathError: the folder is a link or a file.
     """
 
@@ -305,7 +307,7 @@ class Instance:
     def __enter__(self) -> Instance:
         with OSErrorsAs(HostError, f"{self._path} cannot be made"):
             with SharedFolder.open(self._folder, create=0o755) as folder:
-                # Another one that ends just now removes the file, and a new one is made.
+                # An installer that ends just now removes the file: then a new one is made.
                 tries = (folder.try_lock(self._name) for _ in range(TRIES))
                 self._fd = next((fd for fd in tries if fd >= 0), -1)
             if self._fd >= 0:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies a relocatable tree of programs to a folder named after the hash of its content.
 
-A tree that containers may be using is never changed: a new one is copied beside it, and gets its
-name only when it is complete and on the disk. Contract: directories, regular files and links that
-stay inside; only the owner may write; no setuid.
+Containers may be using an installed tree, so it is never changed: a new one is copied beside it,
+and gets its name only when it is complete and on the disk. Contract: a copy has only directories,
+regular files and links that stay inside; only the owner can write; nothing is setuid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER_MODE = 0o755
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One part of a tree: its path in the tree and its status."""
+    """A file, folder or link of a tree: its path in the tree and its status."""
 
     path: str
     status: os.stat_result
@@ -43,7 +43,7 @@ class Member:
 
 
 def members(root: str) -> Iterator[Member]:
-    """Yield a tree's parts, sorted, a folder before its content; UsageError if one leads out."""
+    """Yield a tree's members, a folder before its content; UsageError if a link leads out."""
     for folder, folders, files in os.walk(root, onerror=_raise):
         folders.sort()
         for name in sorted([*folders, *files]):
@@ -55,11 +55,11 @@ def members(root: str) -> Iterator[Member]:
             elif kind in (stat.S_IFDIR, stat.S_IFREG):
                 yield Member(path=path, status=status)
             else:
-                raise UsageError(f"{os.path.join(root, path)} is no file, folder or link")
+                raise UsageError(f"{os.path.join(root, path)} is not a file, folder or link")
 
 
 def digest(root: str) -> str:
-    """Return a hash of a tree: its paths, permissions, content and links; errors of `members`."""
+    """Return a hash of a tree's paths, permissions, content and links. Raises as `members`."""
     whole = hashlib.sha256()
     for member in members(root):
         kind = "d" if member.is_folder else "l" if member.target else f"f{member.mode:o}"
@@ -71,10 +71,10 @@ def digest(root: str) -> str:
 
 
 def copy(source: str, parent: str) -> str:
-    """Copy a tree into a folder, under the name of its content; return the copy's path.
+    """Copy a tree into a folder, named after the hash of its content; return the copy's path.
 
-    A complete existing copy is used; a damaged one is replaced. Raises UsageError if a part of the
-    tree cannot be copied, and HostError if it cannot be read or written.
+    A complete existing copy is used; a damaged one is replaced. Raises UsageError if the tree has
+    a member that cannot be copied, and HostError if reading or writing fails.
     """
     target = parent
     try:
@@ -87,7 +87,7 @@ def copy(source: str, parent: str) -> str:
         temporary = os.path.join(parent, temporary_name())
         _copy(source, temporary)
         if digest(temporary) != os.path.basename(target):
-            raise HostError(f"{source} has changed while it was copied", hint="try again")
+            raise HostError(f"{source} changed while it was copied", hint="try again")
         os.sync()
         os.rename(temporary, target)
     except OSError as error:
@@ -97,7 +97,7 @@ def copy(source: str, parent: str) -> str:
 
 
 def prune(parent: str, keep: set[str]) -> None:
-    """Remove the trees that are no longer used, and incomplete copies."""
+    """Remove all trees and incomplete copies in a folder, except the trees to keep."""
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
         if path not in keep:

@@ -89,7 +89,7 @@ def test_a_file_that_is_broken_already_is_refused_at_once(bare: Docker) -> None:
     bare.box.write(DAEMON_JSON, broken)
     completed = bare.nvct("configure", "--runtime=docker")
     assert completed.returncode == 1, completed
-    assert "refuses its files already as they are" in completed.stderr, completed
+    assert "refuses even its present files" in completed.stderr, completed
     assert "nosuch" in completed.stderr, completed
     assert bare.box.read(DAEMON_JSON) == broken
     own_runtime = bare.run("echo runs", "--runtime=mine")

@@ -135,7 +135,7 @@ def test_where_every_file_would_be_a_mount_they_get_the_files(docker: Docker) ->
 
     checks.has_one_gpu(docker.run(SCRIPT), "classic")
 
-    assert "layout classic: there is no way to make a view" in docker.decided()
+    assert "layout classic: no view of driver" in docker.decided()
     assert "binds" not in docker.decided()
     assert "nvct-farm" not in (docker.box.root / "proc/1/mountinfo").read_text()
 

@@ -162,7 +162,7 @@ def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
     journal = Journal(str(tmp_path / "state"))
     files = Files(str(daemon.box.root))
     try:
-        with pytest.raises(EngineError, match="dockerd does not take its files within 4 s"):
+        with pytest.raises(EngineError, match="dockerd did not reload its files in 4 s"):
             Transaction(BadDocker, files, journal, control).configure(options)
 
         assert daemon.snapshot() == daemon.original

@@ -144,7 +144,7 @@ def test_binds_are_made_anew_where_they_are_not_mounted(tmp_path: Path) -> None:
     first = build(lab.farm, lab.find(), allowed=("binds",))
     KERNEL.umount2(first.path, MNT_DETACH)  # as after a boot, or in another namespace
     (status,) = collect.statuses(lab.farm, Needs(loaded=VERSION))
-    assert (status.state, status.keep) == ("absent", "it is the loaded module's")
+    assert (status.state, status.keep) == ("absent", "it is the loaded driver's")
 
     second = build(lab.farm, lab.find(), allowed=("binds",))
 

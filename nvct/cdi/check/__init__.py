@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether specifications still describe the host, and which engines read them."""
+"""Checks whether specifications still describe the host, and which engines read them."""

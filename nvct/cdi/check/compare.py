@@ -3,7 +3,7 @@
 
 Contract: entries are compared by identity: a node's path, a mount's target, a variable's name, a
 hook's purpose. The order of nodes and mounts, which engines do not keep, and the declared version
-are no difference.
+do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMED = (
     ("mounts", "mount", "containerPath"),
     ("netDevices", "network interface", "hostInterfaceName"),
 )
-"""Members of edits, their word for a sentence, and the member that tells their entries apart."""
+"""Member of edits, the word for one of its entries, and the key that identifies an entry."""
 TYPE_INDEX = re.compile(r"(gpu|mig)[0-9]+(:[0-9]+)?")
 
 
@@ -59,7 +59,7 @@ def differences(old: Spec, new: Spec) -> list[tuple[str, list[str]]]:
 
 
 def options_like(spec: Spec, *, hook_path: str) -> generate.Options:
-    """Return options that make a spec of this host with the same kinds of names and nodes."""
+    """Return options that make a spec for this host with names and nodes as in the given spec."""
     vendor, _, cls = spec["kind"].partition("/")
     names = [device["name"] for device in spec["devices"]]
     strategies = [
@@ -154,7 +154,7 @@ def _hook(hook: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
 
 
 def _with_values(args: Iterable[str]) -> list[str]:
-    """Return arguments, each option joined with the value that follows it."""
+    """Return arguments in which each option is joined with the value after it."""
     joined: list[str] = []
     for arg in args:
         last = joined[-1] if joined else ""

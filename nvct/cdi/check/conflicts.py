@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spec files and devices that engines use, and the conflicts between files.
 
-Contract: values only, no I/O except for the `origin` of a file. Engines take a device from the
-folder of the highest priority; if two files of one folder define a device, engines refuse it. Both
-cases are reported, once for each pair of files, because otherwise nobody notices until a container
-gets the wrong files.
+Contract: values only, no I/O except for the `origin` of a file. If two folders define a device,
+engines take it from the one of higher priority; if two files of one folder do, engines refuse it.
+Both cases are reported, once for each pair of files, because otherwise nobody notices until a
+container gets the wrong files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Drift:
     source: str  # the spec file or folder, "" if there is none
     sentence: str
     path: str = ""  # of the file, node or hook on the host, "" if there is none
-    # qualified names of the devices concerned, () for all of the spec
+    # qualified names of the affected devices, () for all of the spec
     devices: tuple[str, ...] = ()
 
     @property
@@ -74,14 +74,14 @@ class EffectiveSpec:
         )
 
     def edits(self) -> Iterator[tuple[ContainerEdits, tuple[str, ...]]]:
-        """Return all edits in force, each with its device; () for the common edits."""
+        """Yield all edits in force, each with its device; () for the common edits."""
         yield self.file.spec.get("containerEdits") or {}, ()
         for device in self.devices:
             yield device.get("containerEdits") or {}, (self.name(device),)
 
 
 def in_force(registry: Registry) -> list[EffectiveSpec]:
-    """Return the spec files that engines use a device from, with these devices."""
+    """Return the spec files from which engines use a device, with these devices."""
     effective = []
     for spec_file in registry.specs:
         kind = spec_file.spec["kind"]

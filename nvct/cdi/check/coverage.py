@@ -2,8 +2,8 @@
 """Compares the GPUs in CDI specs with those of a machine.
 
 Contract: values only, no I/O. A GPU is identified by its nodes' container paths, which contain its
-minor; the device's name by index or UUID tells the GPU that the spec means. Specs without GPUs
-(IMEX channels, other vendors) and specs of mode management are skipped.
+minor; a device's name (index or UUID) says which GPU the spec means. Specs without GPUs (IMEX
+channels, other vendors) and specs of mode management are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_GIVEN = "no CDI spec gives "
 # The nodes that the driver needs in every container with CUDA
 # (`nvct.host.gpu.nodes.CONTROL_NODES`).
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
-NAMED = 3  # How many devices a sentence names; the others are counted
+NAMED = 3  # Devices that a sentence names; the others are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class _Machine:
 def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> tuple[list[Drift], list[Drift]]:
     """Return the differences between the GPUs and MIG devices of specs and of a machine.
 
-    The second list has the devices that no spec gives: somebody may have chosen the others.
+    The second list has the devices that no spec gives, perhaps because an admin excluded them.
     """
     machine = _machine(live)
     gpu_specs = [spec for spec in specs if _is_of_gpus(spec)]
@@ -66,7 +66,7 @@ def compare(specs: Sequence[EffectiveSpec], live: Inventory) -> tuple[list[Drift
 
 
 def gives_cuda(edits: ContainerEdits) -> bool:
-    """Return whether edits mount libcuda, alone or in a view."""
+    """Return whether edits mount libcuda, as a file or in a view."""
     paths = [mount["hostPath"] for mount in edits.get("mounts", ())]
     paths += [word for hook in edits.get("hooks", ()) for word in hook.get("args", ())]
     return any("/libcuda.so." in path for path in paths)
@@ -85,7 +85,7 @@ def _machine(live: Inventory) -> _Machine:
             if gpu.mig_enabled or gpu.node is None
             for name in naming.names(gpu, None, naming.STRATEGIES)
         },
-        # If there is no warning, NVML was called and no MIG device exists.
+        # Without a warning, NVML was asked, and reported no MIG device.
         no_mig=bool(live.warnings) and any(gpu.mig_enabled and not gpu.mig for gpu in live.gpus),
     )
 
@@ -112,7 +112,7 @@ def _is_of_gpus(spec: EffectiveSpec) -> bool:
 
 
 def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
-    """Return the nodes that were made after the spec: the module nvidia-uvm is loaded late."""
+    """Yield the nodes that were made after the spec, because nvidia-uvm is loaded late."""
     common = spec.file.spec.get("containerEdits") or {}
     if not gives_cuda(common):
         return
@@ -120,7 +120,7 @@ def _control_nodes(spec: EffectiveSpec, live: Inventory) -> Iterable[Drift]:
     spec_paths = {node["path"] for edits in all_edits for node in edits.get("deviceNodes", ())}
     for node in live.control_nodes:
         if node.path in NEEDED and node.path not in spec_paths:
-            text = f"{node.host_path} is there now and the spec does not give it"
+            text = f"{node.host_path} exists now, but the spec does not give it"
             yield spec.drift("node-missing", text, node.host_path)
 
 
@@ -151,10 +151,10 @@ def _problem(device: Device, machine: _Machine) -> tuple[Kind, str] | None:
         current = machine.nodes[name]
         if spec_paths == current:
             return None
-        text = f"the spec gives {_shown(spec_paths)}, it has {_shown(current)} now"
+        text = f"the spec gives {_shown(spec_paths)}, but it has {_shown(current)} now"
         return ("mig-moved" if is_mig else "gpu-moved"), text
     if name in machine.unavailable:
-        # A missing node is a difference of its own.
+        # A missing node is reported as another difference.
         return ("gpu-gone", machine.unavailable[name]) if machine.unavailable[name] else None
     if is_mig:
         return None if machine.no_mig else ("mig-gone", "the host has no such MIG device")

@@ -48,9 +48,9 @@ class Report:
     gives_driver: bool  # whether a spec gives an NVIDIA driver
     loaded: str
     drift: tuple[Drift, ...]
-    # the devices of this host that somebody has chosen not to give
+    # the devices of this host that an admin excluded from the specs
     held_back: tuple[str, ...] = ()
-    # a sentence for each spec that is without hooks, or open to every build
+    # a sentence for each spec that has no hooks, or whose devices every build can use
     choices: tuple[str, ...] = ()
 
 
@@ -82,11 +82,11 @@ def _choices(spec: EffectiveSpec) -> Iterator[str]:
         yield f"{path}: no hooks, as `nvct publish --no-hooks={spec.origin.no_hooks}` says"
     holders = versions.objects(spec.file.spec, "named")
     if any(str(one.get("annotations", {}).get(ALLOW_BUILDS)).lower() == "true" for one in holders):
-        yield f"{path}: every BuildKit build may have the devices, as --allow-builds says"
+        yield f"{path}: every BuildKit build can use the devices, as --allow-builds says"
 
 
 def driver_version(spec: EffectiveSpec) -> str:
-    """Return the version of the driver that a spec gives, "" if it gives none or shows none."""
+    """Return the version of the driver that a spec gives, "" if it gives none or is unknown."""
     for edits, _ in spec.edits():
         for mount in edits.get("mounts", ()):
             if version := mounted.version_of(mounted.driver_library(mount)):
@@ -99,7 +99,7 @@ def _spec(spec: EffectiveSpec, host: HostState) -> list[Drift]:
     for drift in (*_version(spec, host), *_parts(spec, host), *_view(spec, host)):
         key = drift.kind, drift.path
         before = drifts.get(key)
-        # A difference in the common edits affects all devices.
+        # A difference in the common edits has no devices: it affects all of them.
         if before and before.devices and drift.devices[-1:] != before.devices[-1:]:
             drifts[key] = replace(before, devices=(*before.devices, *drift.devices))
         elif not before:
@@ -112,7 +112,7 @@ def _version(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
     if not version or version == host.loaded:
         return
     if not host.loaded and host.live and host.live.mode != "nvml":
-        return  # WSL has no module of its own
+        return  # WSL has no NVIDIA module
     now = (
         f"but {host.loaded} is loaded"
         if host.loaded
@@ -171,7 +171,7 @@ def _changed_file(path: str, before: Identity | None) -> tuple[Kind, str] | None
         return None
     return (
         "file-changed",
-        f"{path} is not the file that the spec was made of: {_changed(before, now)}",
+        f"{path} is not the file from which the spec was made: {_changed(before, now)}",
     )
 
 
@@ -198,21 +198,21 @@ def _node(
             if stat.S_ISFIFO(status.st_mode):
                 return None if kind in {"", "p"} else ("node-changed", f"{path} is a FIFO")
             if not stat.S_ISBLK(status.st_mode):
-                return "node-changed", f"{path} is no device node"
+                return "node-changed", f"{path} is not a device node"
             numbers, types = (os.major(status.st_rdev), os.minor(status.st_rdev)), {"", "b"}
     except (FileNotFoundError, NotADirectoryError):
         return "node-gone", f"device node {path} is gone"
     except OSError as error:
         return "node-gone", f"device node {path} cannot be used: {error.strerror}"
     if kind not in types:
-        return "node-changed", f"{path} is no node of type {kind}, as the spec says"
+        return "node-changed", f"{path} is not of type {kind}, which the spec says"
     in_spec = node.get("major", 0), node.get("minor", 0)
     if numbers and in_spec[0] and in_spec != numbers:
         return (
             "node-changed",
             f"{path} is device {numbers[0]}:{numbers[1]}, the spec says {in_spec[0]}:{in_spec[1]}",
         )
-    # Others may mean what they write; nvct writes what the host has.
+    # Other vendors may choose mode and gid; nvct writes those of the host.
     return _access(node, path, node_stat[2:]) if is_ours and node_stat else None
 
 

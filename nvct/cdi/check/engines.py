@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The highest CDI version that each release of each engine reads.
 
-Cold. An engine reads specs with the CDI library that it is built with. The library refuses a file
-with a cdiVersion or a member that it does not support; a container then gets nothing of that file.
-Each row is the first release with a new value. Its source is the version of
+Cold side. An engine reads specs with the CDI library that it is built with. The library refuses a
+file with a cdiVersion or a member that it does not support; then a container gets no device of
+that file. Each row is the first release with a new value. Its source is the version of
 tags.cncf.io/container-device-interface, or of its earlier name, in the release's go.mod (Docker:
 vendor.mod). The versions that a library supports are in its specs-go/config.go.
 """
@@ -55,7 +55,7 @@ ENGINES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {
         ("6.0.0", "1.1.0", "1.1.0"),
     )),
     "buildah": ("Buildah", (
-        ("1.36.0", "0.7.0", "0.7.2"),  # earlier go.mod files have it as an indirect dependency
+        ("1.36.0", "0.7.0", "0.7.2"),  # in earlier go.mod files, an indirect dependency
         ("1.37.0", "0.8.0", "0.8.0"),
         ("1.40.0", "1.0.0", "1.0.1"),
         ("1.44.0", "1.1.0", "1.1.0"),
@@ -66,7 +66,7 @@ _RELEASE = re.compile(r"v?([0-9]{1,9}(?:\.[0-9]{1,9}){0,3})(?:[-+~].*)?")
 
 
 def parse(word: str) -> tuple[str, str]:
-    """Return engine and release of a word such as docker=26.0, with missing numbers as 0."""
+    """Return engine and release of a word such as docker=26.0; UsageError if it is malformed."""
     engine, equals, release = word.partition("=")
     engine = {"crio": "cri-o", "moby": "docker"}.get(engine.lower(), engine.lower())
     if engine not in ENGINES:
@@ -90,7 +90,7 @@ def highest(engine: str, release: str) -> str:
 
 
 def refusal(spec: Spec, engine: str, release: str) -> str:
-    """Return the sentence that a release of an engine refuses a spec, "" if it does not."""
+    """Return a sentence with the reason that an engine's release refuses a spec; "" if none."""
     name = ENGINES[engine][0]
     version = highest(engine, release)
     if not version:
@@ -114,7 +114,7 @@ def is_ignored(path: str) -> bool:
 
 
 def _by_reason(spec: Spec, rows: tuple[tuple[str, str, str], ...]) -> dict[str, list[str]]:
-    """Return a map from each reason to refuse a spec to the ranges of releases."""
+    """Return, for each reason to refuse a spec, the ranges of releases."""
     ranges: dict[str, list[str]] = {}
     reasons = [_reason(spec, version) for _since, version, _library in rows]
     start = 0
@@ -143,13 +143,13 @@ def _reason(spec: Spec, version: str) -> str:
     if versions.is_older(version, declared):
         if declared == needed:
             return f"{needed} because of {reason}"
-        return f"it says {declared}, though it needs no more than {needed}"
+        return f"it declares {declared}, though it needs only {needed}"
     for edits in versions.all_edits(spec):
         rdt = edits.get("intelRdt", {})
         if version == "1.1.0" and ("enableCMT" in rdt or "enableMBM" in rdt):
             return "CDI 1.1.0 has no enableCMT and enableMBM"
         if any(node.get("permissions") == "none" for node in edits.get("deviceNodes", ())):
-            return "permissions are none, which no release of the CDI library up to 1.1.0 supports"
+            return 'permissions are "none", which the CDI library up to 1.1.0 does not support'
     return ""
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mounts and hooks of a CDI spec name on this host.
+"""Looks up the driver's library and the hooks that a CDI spec names on this host.
 
-The mounts give the driver's files: a mount per file, or one of a view.
+A spec mounts the driver's files one by one, or as one view.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def hook_problem(path: str, env: Sequence[str]) -> tuple[HookProblem, str] | Non
     if not os.path.exists(path):
         return "hook-gone", f"its hook {path} is missing"
     if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        return "hook-no-program", f"its hook {path} is no program"
+        return "hook-no-program", f"its hook {path} is not executable"
     if not env:
-        # runc starts such a hook with the container's environment (CVE-2025-23266).
+        # runc would start it with the container's environment (CVE-2025-23266).
         return "hook-no-env", f"hook {path} has no env, so an image could run code in it"
     return None

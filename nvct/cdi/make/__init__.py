@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inventory -> CDI specification, written to a file."""
+"""Makes a CDI specification from an inventory, and writes it to a file."""

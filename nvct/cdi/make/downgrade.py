@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lowers a CDI spec to the version of an old engine: removes fields of later versions.
 
-Cold. Drops only fields that the devices can do without; each loss is a sentence. A field that the
-devices need is an error that names it.
+Cold side. Drops only fields without which the devices still work, and reports each in a sentence.
+If the devices need a field, an error names it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BIND = ("bind", "rbind")
 HINTS = {
     "a class with a dot": "choose another --class, and no coherent annotations",
     "a device name that begins with a digit": "choose --device-name-strategy uuid or type-index",
-    "the hostPath of a device node": "make the spec where the nodes have the container's paths",
+    "the hostPath of a device node": "generate it where nodes have the container's paths",
 }
 
 
 def check_version(version: str) -> str:
-    """Return a version that a spec can have, without a leading v; UsageError if there is none."""
+    """Return a version without a leading v; UsageError if no spec can have it."""
     plain = version.removeprefix("v")
     if not versions.is_known(version) or versions.is_older(plain, versions.LOWEST):
         known = versions.KNOWN[versions.KNOWN.index(versions.LOWEST) :]
@@ -38,7 +38,7 @@ def check_version(version: str) -> str:
 
 
 def lower(spec: Spec, maximum: str) -> tuple[Spec, list[str]]:
-    """Return a spec for a maximum version, and its losses; CdiSpecError if devices need more."""
+    """Return a spec of at most a version, and what it lost; CdiSpecError if devices need more."""
     maximum = check_version(maximum)
     losses: list[str] = []
     spec = deepcopy(spec)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI container edits: made from an inventory, merged, tidied, moved to other roots. No I/O."""
+"""Makes CDI container edits from an inventory; merges, tidies and re-roots them. No I/O."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ Json: TypeAlias = dict[str, Any]
 FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
 PATH_OF = {"deviceNodes": "path", "mounts": "containerPath"}
-# runtime-spec, "POSIX-platform Hooks": both run in the container's namespace; createContainer's
-# program is looked up in the runtime's namespace, startContainer's in the container's.
+# runtime-spec, "POSIX-platform Hooks": both run in the container's namespace. The program of
+# createContainer is looked up in the runtime's namespace, that of startContainer in the
+# container's.
 CONTAINER_HOOKS = ("createContainer", "startContainer")
 
 
@@ -32,7 +33,7 @@ def make(
     node_numbers: bool = False,
     gid_groups: bool = True,
 ) -> Json:
-    """Return container edits without empty lists; `gid_groups` adds groups of closed nodes."""
+    """Return container edits without empty lists; `gid_groups` adds groups of restricted nodes."""
     nodes = list(nodes)
     groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
     edits = {
@@ -71,7 +72,7 @@ def mount(source: str, target: str, options: Sequence[str] = FILE_OPTIONS) -> Js
 
 
 def combined(parts: Iterable[Json]) -> Json:
-    """Return container edits that contain the entries of several."""
+    """Return container edits with all entries of several."""
     merged: Json = {}
     for part in parts:
         for key, entries in part.items():
@@ -82,8 +83,8 @@ def combined(parts: Iterable[Json]) -> Json:
 def tidy(edits: Json, common: Json) -> Json:
     """Return edits without duplicates and without the entries of the common edits, sorted.
 
-    If no entry remains, the common entries stay: CDI refuses an empty device. Hooks and
-    environment keep their order, which may matter; that of nodes and mounts does not.
+    If no entry would remain, the common entries stay, because CDI refuses an empty device. Hooks
+    and variables keep their order, which can matter; nodes and mounts are sorted.
     """
     tidied = {
         key: list({json.dumps(entry, sort_keys=True): entry for entry in entries}.values())
@@ -111,13 +112,13 @@ def path_key(path: str) -> tuple[int, str]:
 def move_root(spec: Json, source: str, target: str, *, in_container: bool = False) -> Json:
     """Return a spec with the paths below `source` moved to `target`.
 
-    As nvidia-container-toolkit: the host's paths are those of nodes and mounts, the programs of
-    hooks but startContainer's, and the arguments of hooks that run outside the container. All
-    others are the container's; unlike there, a node that moves in the container keeps its host
+    As in nvidia-container-toolkit, host paths are those of nodes and mounts, the programs of all
+    hooks except startContainer, and the arguments of hooks that run outside the container. All
+    others are container paths. Unlike there, a node whose container path moves keeps its host
     path.
     """
     moved = partial(_moved, source, target)
-    spec = json.loads(json.dumps(spec))  # no two devices share their edits, as names of one do
+    spec = json.loads(json.dumps(spec))  # a copy, in which names of a device share no edits
     document = cast("Spec", spec)
     for node in objects(document, "deviceNodes"):
         path, host_path = node["path"], node.pop("hostPath", "") or node["path"]

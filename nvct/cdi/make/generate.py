@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generates a CDI spec from an inventory.
 
-Contract: equal inventories and options give equal documents: entries without an order of their
-own are sorted. No I/O. Majors and minors of nodes are written only with `node_numbers`; otherwise
-the program that injects the nodes looks them up, because most of them change at each boot.
+Contract: equal inventories and options give equal documents; entries whose order does not matter
+are sorted. No I/O. Majors and minors of nodes are written only with `node_numbers`; otherwise the
+program that injects the nodes looks them up, because most of them change at each boot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from nvct.host.model import DriverFile, Inventory
 
 VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
 ALLOW_BUILDS = "org.mobyproject.buildkit.device.autoallow"
-"""BuildKit's annotation (its solver/llbsolver/cdidevices): no build needs --allow device."""
+"""With this annotation, BuildKit gives the devices to builds without --allow device
+(solver/llbsolver/cdidevices)."""
 COHERENT_KEY = "gpu.nvidia.com/coherent"
 COHERENT_PARTS = {"true": "coherent", "false": "noncoherent"}
 
@@ -44,15 +45,15 @@ class Options:
     device_ids: Sequence[str] = ("all",)  # indices, UUIDs, names, "all" or "none"
     all_device: bool = True  # add a device "all" that contains the others
     hook_path: str = paths.HOOK_PATH
-    # names of single hooks that `apply` does not execute, or "all"
+    # names of hooks whose work `apply` leaves out, or "all"
     disabled_hooks: Sequence[str] = ()
     # names that override disabled_hooks; chmod is off unless named here
     enabled_hooks: Sequence[str] = ()
     # write type, major and minor of device nodes, for engines that cannot look at the host's
     # nodes; such a spec is wrong after the next boot
     node_numbers: bool = False
-    gid_groups: bool = True  # add the groups of nodes that are not world-accessible to containers
-    allow_builds: bool = False  # have BuildKit give the devices to every build
+    gid_groups: bool = True  # give containers the groups of nodes that others cannot use
+    allow_builds: bool = False  # let BuildKit give the devices to every build
     # (from, to) pairs that replace roots of host paths, for a spec that is made in a container and
     # used on its host
     host_roots: Sequence[tuple[str, str]] = ()
@@ -64,7 +65,7 @@ class MountedView:
     """A farm view that a spec mounts."""
 
     source: str
-    shown: model.View  # what the hook makes visible in the container
+    shown: model.View  # what the hook shows in the container
     files: Sequence[DriverFile]  # sockets and folders, which are not in a view
     env: Sequence[str]
 
@@ -80,7 +81,7 @@ class Job(NamedTuple):
 
 
 def prepare(inventory: Inventory, options: Options) -> Job:
-    """Return the parts of a spec; UsageError, UnknownDeviceError, or HostError without devices."""
+    """Return what a spec is made of. UsageError, UnknownDeviceError, HostError without devices."""
     kind = _kind(inventory, options)
     strategies = naming.check_strategies(options.device_name_strategies)
     enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
@@ -116,7 +117,7 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
         spec["annotations"] = {ALLOW_BUILDS: "true"}
     for source, target in options.host_roots:
         spec = cdi_edits.move_root(spec, source, target)
-    # Until here edits are plain dicts, which can be moved and compared.
+    # Before this line, edits are plain dicts, so that they can be moved and compared.
     document = cast("cdi.Spec", spec)
     document["cdiVersion"] = minimum_version(document)
     return document
@@ -173,7 +174,7 @@ def libcuda_directories(files: Sequence[DriverFile]) -> list[str]:
 
 
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
-    """Return the variable with libcuda's directory, [] if no file is libcuda."""
+    """Return the variable with libcuda's directories, [] if no file is libcuda."""
     dirs = libcuda_directories(files)
     has_env = dirs and injection.RULES[job.inventory.mode].has_libcuda_env
     return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
@@ -196,8 +197,8 @@ def edits(
 def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
     """Return specs by the suffix of their file names: "", "coherent", "noncoherent".
 
-    As nvidia-container-toolkit with the flag enable-coherent-annotations: schedulers on Grace
-    systems can request one class of GPUs. MIG devices are only in the whole spec, as there. The
+    As in nvidia-container-toolkit with the flag enable-coherent-annotations: schedulers on Grace
+    systems can request one class of GPUs, and MIG devices are only in the whole spec. The
     annotation that distinguishes the GPUs is removed, and a part without devices is omitted. Each
     part has a device `all` if the spec has one.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The hook entries of a CDI spec.
 
-Contract: one entry does all the work in a container, and every entry has its own environment. A
-runtime starts a hook without an environment with the container's, LD_PRELOAD included
+Contract: one entry does all the work in a container, and every entry has an environment of its
+own. Without one, a runtime starts the hook with the container's, LD_PRELOAD included
 (CVE-2025-23266).
 """
 
@@ -36,7 +36,7 @@ APPLY = "apply"
 
 
 def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[str]:
-    """Return the hooks to execute; `enabled` overrides `disabled`. UsageError if unknown."""
+    """Return the hooks to run; `enabled` overrides `disabled`. UsageError if one is unknown."""
     for name in (*disabled, *enabled):
         if name not in NAMES and not (name == "all" and name not in enabled):
             raise UsageError(
@@ -49,7 +49,7 @@ def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[
 def common_work(
     inventory: Inventory, names: frozenset[str], files: Iterable[DriverFile]
 ) -> model.Work:
-    """Return the work in the root of every container that gets these files."""
+    """Return the hook's work in every container that gets these files."""
     work = work_of(names, files, inventory.links)
     if "enable-cuda-compat" in names:
         work["compat"] = _compat(inventory)
@@ -61,7 +61,7 @@ def common_work(
 def work_of(
     names: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
 ) -> model.Work:
-    """Return the work in a container's root for these files and links."""
+    """Return the hook's work in a container for these files and links."""
     files = list(files)
     work = no_work()
     if "create-symlinks" in names:
@@ -74,10 +74,10 @@ def work_of(
 
 
 def _compat(inventory: Inventory) -> model.Compat:
-    """Return the values for the choice between the driver's and an image's CUDA libraries.
+    """Return what the hook compares to choose between the driver's and an image's CUDA libraries.
 
-    A Tegra has no driver version, so the CUDA version is compared instead; without it there is no
-    choice.
+    Tegra has no driver version, so the hook compares the CUDA version there; if that is unknown,
+    the driver's libraries are used.
     """
     if inventory.mode != "csv":
         version = inventory.driver_version
@@ -93,7 +93,7 @@ def program(hook_path: str) -> model.Program:
 
 
 def apply_hook(hook_path: str, work: model.Work, view: model.View | None = None) -> list[Hook]:
-    """Return the hook entry for some work and a view, none if there is no work."""
+    """Return the hook entry for some work and a view, [] if there is nothing to do."""
     args = hook_command.flags_of_work(work)
     args += hook_command.flags_of_view(view) if view else []
     return [_entry(hook_path, APPLY, args)] if args else []

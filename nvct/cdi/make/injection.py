@@ -23,7 +23,7 @@ from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link, Mode
 
 
 class Injection(NamedTuple):
-    """Nodes and files, and links apart from those of the files."""
+    """Nodes, files, and links beside those of the files."""
 
     nodes: tuple[DeviceNode, ...] = ()
     files: tuple[DriverFile, ...] = ()
@@ -31,7 +31,7 @@ class Injection(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A device with all its names; one that stands for all has the injections of each."""
+    """A device with all its names; the device "all" has the injections of every device."""
 
     names: Sequence[str]
     injections: tuple[Injection, ...]
@@ -46,7 +46,7 @@ def for_every_container(inventory: Inventory) -> Injection:
 def devices(
     inventory: Inventory, ids: Sequence[str], strategies: Sequence[str], *, all_device: bool
 ) -> list[Device]:
-    """Return the devices that ids, or "all" or "none", name; their names are unique.
+    """Return the devices for ids, which can be "all" or "none"; no two have a name in common.
 
     With `all_device`, a device "all" contains the others. Raises UnknownDeviceError if an id names
     nothing, and HostError if no device can be given to a container.
@@ -117,11 +117,11 @@ def _no_device(inventory: Inventory) -> HostError:
         if any(text.startswith(procfs.NOT_LOADED) for text in inventory.warnings):
             return HostError(
                 f"{procfs.NOT_LOADED}: no container can get a GPU",
-                hint="modprobe nvidia; where that fails, dmesg tells why",
+                hint="modprobe nvidia; if that fails, dmesg says why",
             )
         return HostError(
             f"driver {inventory.driver_version} shows no GPU that containers could get",
-            hint="nvidia-smi -L on the host tells what is wrong",
+            hint="nvidia-smi -L on the host says what is wrong",
         )
     if all(gpu.mig_enabled for gpu in inventory.gpus):
         return HostError(

@@ -21,7 +21,7 @@ UUID_WORD = re.compile(r"(GPU|MIG)-[0-9A-Fa-f/-]+|MIG-GPU-[0-9A-Fa-f/-]+")
 
 
 def check_strategies(strategies: Sequence[str]) -> tuple[str, ...]:
-    """Return the strategies, each once; UsageError if one is unknown, or there is none."""
+    """Return the strategies without duplicates; UsageError if one is unknown, or none is given."""
     for strategy in strategies:
         if strategy not in STRATEGIES:
             raise UsageError(
@@ -45,7 +45,7 @@ def names(gpu: Gpu, mig: MigDevice | None, strategies: Iterable[str]) -> list[st
 
 
 def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
-    """Return the devices that ids name, each once, in the order of the machine.
+    """Return the devices that ids name, without duplicates, in the machine's order.
 
     "all" names every GPU that is not in MIG mode and every MIG device; devices without a device
     node are not included. An explicit id must name a device that has one. Raises
@@ -59,10 +59,10 @@ def select(inventory: Inventory, ids: Sequence[str]) -> list[Selected]:
 
 
 def names_of(device: NamedDevice, strategies: Iterable[str], *, counts: bool) -> list[str]:
-    """Return the names of a device of a mode other than nvml.
+    """Return the names of a device in a mode other than nvml.
 
     A device without a UUID has no name by UUID; if no strategy gives a name, its own name is used.
-    With `counts` its name is a GPU's index, so it is gpu0 by type-index.
+    With `counts`, a name that is a number is a GPU's index, so 0 is gpu0 by type-index.
     """
     numbered = f"gpu{device.name}" if counts and device.name.isdigit() else device.name
     by_strategy = {"index": device.name, "uuid": device.uuid, "type-index": numbered}
@@ -76,7 +76,7 @@ def select_named(inventory: Inventory, ids: Sequence[str]) -> list[NamedDevice]:
         return list(inventory.devices)
     chosen = set()
     for word in ids:
-        # As nvidia-container-toolkit: an IMEX channel may be named like its node.
+        # As in nvidia-container-toolkit, an IMEX channel can be named like its node.
         name = word.removeprefix("channel") if inventory.mode == "imex" else word
         matches = [d.name for d in inventory.devices if name in (d.name, d.uuid)]
         if not name or not matches:
@@ -104,12 +104,12 @@ def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -
     word = plain_bus_id(word)
     if not INDEX.fullmatch(word) and not UUID_WORD.fullmatch(word) and not is_bus_id(word):
         raise UnknownDeviceError(
-            f"device id {word!r} is no UUID, index or PCI bus id",
+            f"device id {word!r} is not a UUID, index or PCI bus id",
             hint="write 0, 0:1, GPU-..., MIG-..., a PCI bus id, all or none",
         )
     for pair in available:
         gpu, mig = pair
-        other = gpu.bus_id if mig is None else old_uuid(gpu, mig)  # that no spec has
+        other = gpu.bus_id if mig is None else old_uuid(gpu, mig)  # an id, but no name in specs
         if word in (*names(gpu, mig, ("index", "uuid")), other):
             return pair
     for gpu in inventory.gpus:

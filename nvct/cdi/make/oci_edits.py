@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """CDI container edits as fragments of an OCI config.json: nodes, device rules, mounts, hooks.
 
-Cold. Missing fields of a device node are read from the host's node at each call; the argument is
-not changed. Rules as in the CDI library 1.1, with one addition: if the host's node has other
-numbers than the spec, the spec is refused as stale. The library would give the container another
-device, the one that has these numbers now.
+Cold side. Missing fields of a device node are read from the host's node at each call; the argument
+is not changed. The rules are those of the CDI library 1.1, with one addition: if the host's node
+has other numbers than the spec, the spec is refused as stale. The library would give the container
+another device, the one that has these numbers now.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REGENERATE = "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate"
 
 
 def fragments(edits: ContainerEdits, source: str) -> model.Edits:
-    """Return valid edits, of a source for messages, as JSON texts to paste into config.json.
+    """Return valid edits as JSON texts to paste into config.json; messages name the `source`.
 
     Raises HostError if a device node is missing, StaleSpecError or CdiSpecError if it has other
     numbers or another type than in the spec.
@@ -80,8 +80,8 @@ def _node(node: DeviceNode, source: str) -> model.DeviceNode:
 def _filled(node: DeviceNode, host: str, source: str) -> dict[str, Any]:
     """Return the OCI device, completed from the host's node.
 
-    A node with type and major number, or of type FIFO, is complete: the host's node may be missing
-    or another one (CDI library: "minimally specified").
+    A node with type and major number, or of type FIFO, is complete: the host's node can be missing
+    or different (CDI library: "minimally specified").
     """
     kind = node.get("type", "")
     is_complete = kind == "p" or bool(kind and node.get("major"))
@@ -90,7 +90,9 @@ def _filled(node: DeviceNode, host: str, source: str) -> dict[str, Any]:
     rdev = status.st_rdev if status and host_kind in {"b", "c"} else None
     if not is_complete:
         if not host_kind:
-            raise CdiSpecError(f"{source}: {host} is no device node", hint="correct its hostPath")
+            raise CdiSpecError(
+                f"{source}: {host} is not a device node", hint="correct its hostPath"
+            )
         if kind and _plain(kind) != host_kind:
             raise CdiSpecError(f"{source}: {host} is of type {host_kind}, the spec says {kind}")
     kind = kind or host_kind

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where made CDI specs go: files beside each other, stdout, or a document that names the files."""
+"""Writes generated CDI specs: to files of one folder, to stdout, or as one JSON object."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Output:
     """The options of `nvidia-ctk cdi generate` for its output, under their names there."""
 
     output: str = "-"
-    form: str | None = None  # None means by the ending of `output`
+    form: str | None = None  # None lets the ending of `output` decide
     cdi_version_max: str | None = None
-    # of these, the specification keeps a record
+    # the specification records these two
     device_id: Sequence[str] = ()
     no_hooks: str | None = None
-    # "make" or "plan": the document for stdout is a JSON object of the files by path, and none is
+    # "make" or "plan": stdout gets a JSON object, path → text of each file, and no file is
     # written; with "plan", no view is made either
     staged: str | None = None
 
@@ -38,7 +38,7 @@ def write(
     *,
     follow: bool = False,
 ) -> list[str]:
-    """Write specs, by the suffix of the file's name, to one folder; return what is for stdout.
+    """Write specs to files in one folder; return the texts to print to stdout instead.
 
     Raises HostError if a file cannot be written, and CdiSpecError if the version is too low for a
     spec.
@@ -61,7 +61,7 @@ def write(
     if ending == ".yml":
         say(f"warning: {output}: engines read .yaml and .json only")
     if form and form != FORMAT_OF_ENDING.get(ending, form):
-        say(f"warning: {output} gets {form}, as --format says")
+        say(f"warning: {output} is written as {form}, as --format says")
     paths = {suffix: f"{stem}.{suffix}{ending}" if suffix else output for suffix in finished}
     if request.staged:
         usual = form or FORMAT_OF_ENDING.get(ending, "yaml")

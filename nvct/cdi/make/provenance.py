@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The provenance of a generated spec, which later checks compare with the host.
 
-Contract: equal hosts give equal bytes, so there is no time and no host name. A spec that needs
-CDI 0.6.0 anyway has its provenance as annotations. Another spec keeps its lower version, for older
-engines, and has the provenance in a comment before its YAML; JSON has no comments and gets none.
-Files are identified by stat data, under their container path, which does not depend on the driver
-root.
+Contract: equal hosts give equal bytes, so it has no time and no host name. A spec that needs CDI
+0.6.0 or later has its provenance as annotations. Another spec keeps its lower version, for older
+engines, and has its provenance in a comment before the YAML; as JSON, which has no comments, it
+has none. Files are identified by their stat data, keyed by their container path, which does not
+depend on the driver root.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ SPEC_LIMIT = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """The origin of a spec."""
+    """From what a spec was made."""
 
     generator: str = ""
     driver: str = ""  # version of the driver whose files the spec gives, "" if it gives none
     module: str = ""
     mode: str = ""
     inputs: str = ""  # a hash of the inventory; equal on hosts with equal devices and driver files
-    only: str = ""  # the devices that were chosen, as words with commas, "" for all
-    no_hooks: str = ""  # the value of --no-hooks, "" if the spec may have hooks
+    only: str = ""  # the values of --device-id, separated by commas, "" for all
+    no_hooks: str = ""  # the value of --no-hooks, "" if the option is not given
     # container path -> identity of the host's file
     files: Mapping[str, Identity] = field(default_factory=dict)
 
 
 def of(inventory: Inventory, only: str = "", no_hooks: str = "") -> Provenance:
-    """Return the provenance of a spec that is made of an inventory now."""
+    """Return the provenance of a spec that is made from an inventory now."""
     driver = inventory.driver_version
     return Provenance(
         generator=__version__,
@@ -72,7 +72,7 @@ def attach(
 ) -> tuple[Spec, str]:
     """Return a spec with its provenance as annotations, and the line to write before its YAML.
 
-    A spec of a version without annotations is unchanged; the line of another spec is "".
+    If the spec's version has no annotations, the spec is unchanged; otherwise the line is "".
     """
     origin = of(inventory, only, no_hooks)
     if versions.is_older(versions.minimum_version(spec), ANNOTATIONS_SINCE):
@@ -111,7 +111,7 @@ def read(spec: Spec, path: str) -> Provenance | None:
 
 
 def identity(path: str) -> Identity | None:
-    """Return the stat data that identifies a file, None if there is no file."""
+    """Return the stat data that identify a file, None if there is no file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -128,7 +128,7 @@ def is_same(before: Identity, current: Identity) -> bool:
 
 
 def inputs_hash(inventory: Inventory) -> str:
-    """Return a hash of an inventory without its texts and values that change at each boot."""
+    """Return a hash of an inventory, without its messages and what changes at each boot."""
     from _blake2 import blake2b  # hashlib would load OpenSSL
 
     digest = blake2b(digest_size=16)
@@ -183,7 +183,6 @@ def _table(provenance: Provenance) -> Json:
 
 
 def _provenance(table: Json) -> Provenance:
-    """Parse a table as provenance."""
     files = table.get(FILES, {})
     texts = {key: table.get(key, "") for key in TEXTS}
     if not isinstance(files, dict) or not all(isinstance(text, str) for text in texts.values()):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes CDI specs: atomically, deterministically, with the lowest cdiVersion.
 
-Cold. Members have the order of `nvct.cdi.types`, array elements keep theirs. In YAML every string
-that a parser may read as another type is quoted: a device "0", "0:1" or "1e3". PyYAML's own writer
-takes ten times as long, half of the time to write a spec, and quotes less than go-yaml needs.
+Cold side. Members have the order of `nvct.cdi.types`, array elements keep theirs. In YAML every
+string that a parser may read as another type is quoted: a device "0", "0:1" or "1e3". PyYAML's own
+writer takes ten times as long, and quotes less than go-yaml needs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MODE = 0o644
 def check_format(name: str) -> str:
     """Return the name of a format in lower case. Raises UsageError if the format is unknown."""
     if name.lower() not in FORMATS:
-        raise UsageError(f"{name!r} is no format of a CDI spec", hint="yaml or json")
+        raise UsageError(f"{name!r} is not a format of a CDI spec", hint="yaml or json")
     return name.lower()
 
 
@@ -40,7 +40,7 @@ def dumps(
     comment: str = "",  # whole lines before the YAML; JSON has no comments
     source: str = "the CDI spec",
 ) -> bytes:
-    """Return the content of a spec file; CdiSpecError, or UsageError for an unknown format."""
+    """Return a spec file's content; CdiSpecError, or UsageError for an unknown format."""
     lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
     ordered: Any = validate(lowest, source=source)
     if format == "json":
@@ -59,12 +59,12 @@ def save(
 ) -> str:
     """Write a spec to a file atomically, mode 0644; return the file's path.
 
-    The path gets .yaml or .json if it has no extension that nvct reads: engines read no other
-    files. Without a format, the extension decides. With `follow` a link at the path is followed,
-    and a pipe or character device, such as /dev/stdout, is written directly; not in a folder that
-    engines read: a device plugin without other rights may write there. Raises CdiSpecError and
-    UsageError as `dumps`, HostError if the file cannot be written, UnsafePathError if it is no
-    regular file.
+    A path without an extension that engines read gets .yaml or .json. Without a format, the
+    extension decides. With `follow`, a link at the path is followed, and a pipe or character
+    device, such as /dev/stdout, is written directly. Callers must not follow links in a folder of
+    CDI specs, because a device plugin with no other rights can write there. Raises CdiSpecError
+    and UsageError as `dumps`, HostError if the file cannot be written, UnsafePathError if it is
+    not a regular file.
     """
     is_stream = follow and _is_stream(path)
     ending = os.path.splitext(path)[1]
@@ -82,7 +82,7 @@ def save(
                 file.write(data)
             return path
         make_folders(missing_folders(path))
-        # Engines that watch the folder would read all files again.
+        # An unchanged file is not written: engines that watch the folder would read all files.
         if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
     return path
@@ -118,7 +118,7 @@ def yaml_text(document: dict[str, Any]) -> str:
 
 
 def yaml_string(text: str) -> str:
-    """Return a string as a scalar: plain if all parsers of YAML 1.1 and 1.2 read that string."""
+    """Return a string as a scalar, unquoted if all YAML 1.1 and 1.2 parsers read that string."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     return f'"{"".join(map(_character, text))}"'

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI folders and files -> checked documents."""
+"""Reads and checks CDI folders and files."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads CDI spec files: JSON or YAML, of limited size, without duplicate keys, valid.
 
-Cold. `yaml_reader` is imported for YAML only: importing PyYAML takes longer than reading a JSON
-spec.
+Cold side. `yaml_reader` is imported for YAML only: importing PyYAML takes longer than reading a
+JSON spec.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SIZE_LIMIT = 16 << 20
 def load_file(path: str, *, owned: bool = False, limit: int = SIZE_LIMIT) -> Spec:
     """Return the spec in a file; CdiSpecError names the file and the position.
 
-    If it has to be `owned`, a file is refused that belongs neither to root nor to this user, or
-    that everybody may write: another user could choose its mounts and hooks.
+    With `owned`, a file is refused if it is world-writable, or belongs neither to root nor to this
+    user: another user could choose its mounts and hooks.
     """
     try:
         data = read_bytes(path, limit, check=_check_owner if owned else None)
@@ -42,7 +42,7 @@ def _check_owner(path: str, status: os.stat_result) -> None:
         return
     raise CdiSpecError(
         f"{path} belongs to uid {status.st_uid} with mode {mode:o}, so it is not used",
-        hint="make it root's alone to write: chown root, chmod 644",
+        hint="let only root write it: chown root, chmod 644",
     )
 
 
@@ -57,7 +57,7 @@ def unmapped_root(proc: str = "/proc") -> set[int]:
 
 
 def loads(data: bytes, *, source: str) -> Spec:
-    """Return the spec in a file's content; CdiSpecError, with file and position, if it is none."""
+    """Return the spec in a file's content; CdiSpecError, with the position, if it is not one."""
     return validate(parse(data, source=source), source=source)
 
 
@@ -98,15 +98,15 @@ def _parse_json(text: str, source: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
     except ValueError as error:
-        # YAML may begin with a brace too; the error is JSON's, as most such files are JSON.
+        # YAML can begin with a brace, too. The error is JSON's, as most such files are JSON.
         try:
             return _parse_yaml(text, source)
         except CdiSpecError:
-            raise CdiSpecError(f"{source} is no JSON: {error}") from error
+            raise CdiSpecError(f"{source} is not JSON: {error}") from error
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _parse_yaml(text: str, source: str) -> object:

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The content of the CDI spec folders: spec files, devices by name, and errors.
 
-Cold; imports little, for `nvidia-ctk cdi list`. A folder's position in the list is its priority;
-the last one wins. A bad file or folder does not affect the others. If two files of one folder
-define a device, the device is unusable: a folder of higher priority may still define it, but one
-of lower priority does not replace it. That differs from the CDI library (up to 1.1.0), where a
-conflict in one folder also hides a valid definition in a higher one, and an unreadable folder
-hides all later ones.
+Cold side; imports little, for `nvidia-ctk cdi list`. A folder's position in the list is its
+priority; the last one wins. A bad file or folder does not affect the others. If two files of one
+folder define a device, the device is unusable, unless a folder of higher priority defines it. That
+differs from the CDI library (up to 1.1.0), where a conflict in one folder also hides a valid
+definition in a folder of higher priority, and an unreadable folder hides all later ones.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Registry:
     __slots__ = ("conflicts", "devices", "errors", "specs")
 
     def __init__(self) -> None:
-        self.specs: list[SpecFile] = []  # by priority, then by file name
+        self.specs: list[SpecFile] = []  # sorted by priority, then by file name
         # qualified name -> the spec file and the device
         self.devices: dict[str, tuple[SpecFile, Device]] = {}
         # path of a file or folder -> the reason that it is unusable
@@ -49,7 +48,7 @@ def scan(
     dirs: Sequence[str],
     read: Callable[[str], Spec] = lambda path: load.load_file(path, owned=True),
 ) -> Registry:
-    """Read the spec files in folders, which may be missing; never raises, but collects errors."""
+    """Read the spec files in folders, which may be missing; collect errors instead of raising."""
     registry = Registry()
     for folder in dirs:
         spec_files: list[SpecFile] = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks CDI specs against nvct's JSON schema, for authors of specs and for tests.
 
-Cold: importing jsonschema takes longer than reading a spec. The schema is stricter than engines
-and `validate` (absolute paths, exact spelling of members), and does not cover rules that JSON
+Cold side: importing jsonschema takes longer than reading a spec. The schema is stricter than
+engines and `validate` (absolute paths, exact spelling of members), but lacks the rules that JSON
 schema cannot express: versions, duplicate names.
 """
 
@@ -36,7 +36,7 @@ def _validator() -> jsonschema.Draft7Validator:
 
 
 def check(document: object, *, source: str) -> None:
-    """Check a document against the schema; CdiSpecError with file and position of an error."""
+    """Check a document against the schema; CdiSpecError names file and position of an error."""
     error = jsonschema.exceptions.best_match(_validator().iter_errors(document))
     if error is None:
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers of the members of a CDI spec, as `nvct.cdi.types` describes them.
 
-Cold. As in engines: an unknown member is an error, null is the same as absent, and member names
-are case-insensitive (the specification itself writes additionalGIDs once). What is read has the
-order of the description, so `store` writes it so.
+Cold side. As in engines, an unknown member is an error, null is the same as absent, and member
+names are case-insensitive (the specification itself writes additionalGIDs once). The readers
+return members in the order of the description, and `store` writes them in that order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def owner(at: str) -> str:
 
 
 def text(value: object, at: str) -> str:
-    """Read a string; CdiSpecError if it is none, or not valid as path, argument or variable."""
+    """Read a string; CdiSpecError if it is not one, or has a NUL or a lone surrogate."""
     if not isinstance(value, str):
         raise CdiSpecError(f"{at} is {shown(value)}, not a string", hint="put it in quotes")
     if "\0" in value:
@@ -51,19 +51,19 @@ def text(value: object, at: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise CdiSpecError(f"{at} is no Unicode text: {shown(value)}") from error
+        raise CdiSpecError(f"{at} is not Unicode text: {shown(value)}") from error
     return value
 
 
 def flag(value: object, at: str) -> bool:
-    """Read true or false. Raises CdiSpecError if it is neither of them."""
+    """Read true or false; CdiSpecError for anything else."""
     if not isinstance(value, bool):
         raise CdiSpecError(f"{at} is {shown(value)}, not true or false")
     return value
 
 
 def number(most: int) -> Reader:
-    """Return a reader of integers from 0 to a highest one."""
+    """Return a reader of integers from 0 to `most`."""
 
     def read(value: object, at: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -87,7 +87,7 @@ def array(reader: Reader) -> Reader:
 
 
 def texts(value: object, at: str) -> dict[str, str]:
-    """Read a table of strings, sorted by name; CdiSpecError if it is something else."""
+    """Read a table of strings, sorted by key; CdiSpecError for anything else."""
     if not isinstance(value, dict):
         raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
     return {
@@ -143,13 +143,13 @@ def _reader(name: str, kind: str) -> Reader:
         return flag
     if kind == "Annotations":
         return texts
-    described = getattr(types, kind, None)  # type checkers alone know the names of strings
+    described = getattr(types, kind, None)  # Text, a string, has no class at run time
     return _object(described) if described else text
 
 
 def _object(described: type) -> Reader:
     members = described.__annotations__
-    # `validate` says what a spec without devices, or a device without edits, lacks.
+    # `validate` reports a spec without devices and a device without edits.
     required = [name for name, kind in members.items() if kind == "Required[Text]"]
     return table({name: _reader(name, kind) for name, kind in members.items()}, required)
 

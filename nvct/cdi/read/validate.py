@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validates a document as a CDI spec: its fields, and the rules of engines.
 
-Cold. As the CDI library when it loads a file, with two additions: annotations, which its v1.1.0
-never checks, and a vendor of one letter, which crashes it. The JSON schema in `schema` is stricter
-and for authors of specs.
+Cold side. Checks what the CDI library checks when it loads a file, and two things more:
+annotations, which its v1.1.0 never checks, and a vendor of one letter, which crashes it. The JSON
+schema in `schema` is stricter and for authors of specs.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _check_node(node: DeviceNode, at: str) -> None:
     kind = node.get("type", "")
     if kind not in NODE_TYPES:
         raise CdiSpecError(
-            f"{at}.type is {shown(kind)}, no type of node", hint="b, c, u or p, or leave it out"
+            f"{at}.type is {shown(kind)}, not a node type", hint="b, c, u or p, or leave it out"
         )
     permissions = node.get("permissions", "")
     if permissions != "none" and permissions.strip("rwm"):
@@ -124,7 +124,8 @@ def _check_hook(hook: Hook, at: str) -> None:
     name = hook["hookName"]
     if name not in HOOK_NAMES:
         raise CdiSpecError(
-            f"{at}.hookName is {shown(name)}, no OCI hook", hint="one of " + ", ".join(HOOK_NAMES)
+            f"{at}.hookName is {shown(name)}, not an OCI hook",
+            hint="one of " + ", ".join(HOOK_NAMES),
         )
     _check_env(hook.get("env", []), member(at, "env"))
 
@@ -147,9 +148,9 @@ def _check_rdt(rdt: IntelRdt, at: str) -> None:
     """Check that a class of service can be the name of a directory in resctrl."""
     name = rdt.get("closID", "")
     if len(name.encode()) >= CLOS_ID_LIMIT or name in {".", ".."}:
-        raise CdiSpecError(f"{at}.closID {shown(name)} is no name of a directory")
+        raise CdiSpecError(f"{at}.closID {shown(name)} cannot name a directory")
     if name != "/" and ("/" in name or "\n" in name):  # "/" alone is resctrl's own root
-        raise CdiSpecError(f"{at}.closID {shown(name)} is no name of a directory")
+        raise CdiSpecError(f"{at}.closID {shown(name)} cannot name a directory")
 
 
 def _check_annotations(holder: Spec | Device, at: str) -> None:

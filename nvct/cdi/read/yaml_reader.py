@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a CDI spec in YAML as engines do, with limits.
 
-Cold. Engines read JSON and YAML with one YAML 1.1 reader (go-yaml) that knows which members are
-strings: an unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. This reader does
-the same, except where go-yaml silently changes a string (`name: on` to a device "true",
-`name: 007` to a device "7"): that is an error that asks for quotes.
+Cold side. Engines read JSON and YAML with one YAML 1.1 reader (go-yaml) that knows which members
+are strings: an unquoted `name: 0` is the device "0", and `fileMode: 0660` is octal. This reader
+does the same, except if go-yaml would silently change a string (`name: on` to a device "true",
+`name: 007` to a device "7"): then it raises an error that asks for quotes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _PLAIN_FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,9})\.[0-9]{0,4}[1-9]")
 
 
 def parse(text: str, source: str) -> object:
-    """Return a YAML text's document, unchecked; CdiSpecError if it is none, or too large."""
+    """Return a YAML text's document, unchecked; CdiSpecError if it is not YAML, or too large."""
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader with fewer types
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" in line {mark.line + 1}" if mark else ""
         problem = error.problem or error.context or "malformed"
-        raise CdiSpecError(f"{source} is no YAML{line}: {problem}") from error
+        raise CdiSpecError(f"{source} is not YAML{line}: {problem}") from error
     except yaml.YAMLError as error:
-        raise CdiSpecError(f"{source} is no YAML: {str(error).splitlines()[0]}") from error
+        raise CdiSpecError(f"{source} is not YAML: {str(error).splitlines()[0]}") from error
     return _Types(source).convert(document, f"{source}:", "", 0)
 
 
@@ -136,7 +136,7 @@ class _Types:
         self.values = 0
 
     def convert(self, value: object, at: str, key: str, depth: int) -> object:
-        """Return a converted value; `key` is its member."""
+        """Return a converted value; `key` is the name of its member."""
         self.values += 1
         if self.values > VALUE_LIMIT or depth > DEPTH_LIMIT:
             raise CdiSpecError(f"{self.source} is nested too deeply or too large")

@@ -103,7 +103,7 @@ def test_in_place_an_admins_link_stays(tmp_path: Path) -> None:
 def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
     file = written(tmp_path, "a = = 1\n")
     result = _run("-c", str(file), "--set", "disable-require", "--in-place")
-    assert "no TOML" in str(result.exception)
+    assert "not TOML" in str(result.exception)
     assert file.read_text(encoding="utf-8") == "a = = 1\n"
     both = _run("--in-place", "--output", "x")
     assert isinstance(both.exception, NvctError)
@@ -134,10 +134,10 @@ def test_show_warns_of_keys_without_effect_and_of_unknown_ones(tmp_path: Path) -
     )
     assert result.stderr.splitlines()[1:] == [
         (
-            "warning: nvidia-container-cli.load-kmod has no effect: there is no such key; "
+            "warning: nvidia-container-cli.load-kmod has no effect: no such key exists; "
             "did you mean nvidia-container-cli.load-kmods?"
         ),
-        "warning: other.x has no effect: there is no such key",
+        "warning: other.x has no effect: no such key exists",
     ]
 
 

@@ -38,7 +38,7 @@ def test_list_says_what_there_is_and_why_it_stays(lab: Lab) -> None:
     lab.driver()
     view = run(lab, "build").stdout.strip()
 
-    assert run(lab, "list").stdout == f"{view}  links  0 MiB  good  (it is the loaded module's)\n"
+    assert run(lab, "list").stdout == f"{view}  links  0 MiB  good  (it is the loaded driver's)\n"
     (row,) = json.loads(run(lab, "list", "--format", "json").stdout)
     assert (row["path"], row["version"], row["state"], row["users"]) == (view, VERSION, "good", 0)
 

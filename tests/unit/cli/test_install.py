@@ -281,7 +281,7 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
         (["--runtime=crio", "--restart-mode=signal"], "CRI-O does not read"),
         (["--pid-file=/run/other.pid"], "is not named toolkit.pid"),
         (["--root=relative"], "is not an absolute path"),
-        (["--root=/a b"], "has a character that PATH"),
+        (["--root=/a b"], "has a character that is special"),
         (["--cdi-kind=nothing", "--cdi-enabled"], "CDI class"),
         (["--create-device-nodes=all", "--cdi-enabled"], "invalid --create-device-nodes"),
         (["--runtime=containerd", "--config-source=ask"], "unrecognized config source"),
@@ -289,8 +289,8 @@ def test_the_drivers_roots_come_from_the_validators_file(docker: Node, tmp_path:
             ["--runtime=crio", "--drop-in-config=/a/b", "--drop-in-config-host-path=/c/d"],
             "the drop-in has two names",
         ),
-        (["--runtime=containerd", "--runtime-type=io.containerd.kata.v2"], "runs no program"),
-        (["--opt-in-features=a.b=c"], "no name of a feature"),
+        (["--runtime=containerd", "--runtime-type=io.containerd.kata.v2"], "cannot start nvct's runtimes"),
+        (["--opt-in-features=a.b=c"], "cannot name a feature"),
         (["--toolkit-source-root=/nonexistent"], "has no bin/nvidia-container-runtime"),
         (["--nvidia-container-runtime.mode=fast"], "fast"),
     ],
@@ -505,7 +505,7 @@ def test_only_unavailable_sources_are_an_error(telling: Node) -> None:
     completed = telling.run("--config-source=command")
 
     assert completed.exit_code == 1
-    assert "does not tell its configuration" in str(completed.exception)
+    assert "does not print its configuration" in str(completed.exception)
     assert telling.config.read_bytes() == before
 
 

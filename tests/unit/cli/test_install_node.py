@@ -124,7 +124,7 @@ def test_uninstall_keeps_the_programs_of_a_running_container(
     completed = invoke("nvct", [*containerd.args, "--uninstall", socket, *switch])
     assert completed.exit_code == 0, completed.output
     assert containerd.config.read_bytes() == CONTAINERD
-    assert f"{containerd.toolkit} stays: container 0123abcd runs by it" in completed.output
+    assert f"{containerd.toolkit} stays: container 0123abcd was started by it" in completed.output
     assert (containerd.toolkit / "nvidia-container-runtime").exists()
 
 

@@ -406,7 +406,7 @@ def test_plan_makes_no_view_of_the_driver(lab: Lab) -> None:
 
     assert sorted(lab.home.rglob("*")) == before
     assert f"{lab.home}/cdi/nvidia.yaml changes: nvct describes the GPUs" in said
-    assert f"the view of this driver is not made yet: once it is in {lab.home}/farm" in said
+    assert f"the view of this driver does not exist yet: once it is in {lab.home}/farm" in said
 
 
 @on_a_host

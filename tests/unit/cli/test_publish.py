@@ -177,7 +177,7 @@ def test_status_says_what_a_specification_was_made_with(lab: Lab) -> None:
 
     assert lines("--no-hooks=both", "--allow-builds") == (
         f"{path}: no hooks, as `nvct publish --no-hooks=both` says",
-        f"{path}: every BuildKit build may have the devices, as --allow-builds says",
+        f"{path}: every BuildKit build can use the devices, as --allow-builds says",
     )
     assert lines("--no-hooks=off", "--allow-builds=false") == ()
 

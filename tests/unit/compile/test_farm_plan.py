@@ -96,7 +96,7 @@ def test_where_no_view_can_be_made_the_plan_says_why_and_stands(node: Lab) -> No
     plan = own_plan(node)
 
     assert plan["farm"]["view"] == ""
-    assert "somebody else may write to it" in plan["farm"]["why"]
+    assert "other users can write to it" in plan["farm"]["why"]
     assert "nvidia.com/gpu=0" in plan["devices"]
 
 
@@ -184,7 +184,7 @@ def test_a_spec_is_made_of_the_loaded_drivers_view_where_the_disk_has_another(
         assert done.exit_code == 1
         return
     assert done.exit_code == 0, done.output
-    assert f"warning: another driver is on the disk, and {VERSION} is loaded" in done.stderr
+    assert f"warning: driver {VERSION} is loaded, but another one is on the disk" in done.stderr
     mounted = json.loads(done.stdout)["containerEdits"]["mounts"]
     (libcuda,) = [one for one in mounted if f"libcuda.so.{VERSION}" in one["hostPath"]]
     assert libcuda["hostPath"].startswith(f"{node.home}/farm/{VERSION}-")
@@ -201,7 +201,7 @@ def test_what_is_listed_is_what_containers_get_where_the_disk_has_another(node: 
     )
 
     assert done.exit_code == 0, done.output
-    assert f"warning: another driver is on the disk, and {VERSION} is loaded" in done.stderr
+    assert f"warning: driver {VERSION} is loaded, but another one is on the disk" in done.stderr
     libcuda = [line for line in done.stdout.splitlines() if f"/libcuda.so.{VERSION}:" in line]
     assert libcuda
     assert [line for line in libcuda if not line.startswith(f"{node.home}/farm/{VERSION}-")] == []
@@ -237,7 +237,7 @@ def test_cdi_check_says_that_the_disk_has_another_driver(node: Lab, layout: str)
     assert status == (1 if layout == "classic" else 0)
     assert f"kernel module is {VERSION}" in output
     assert f"libraries of {NEWER}" in output
-    assert f"containers get its view {node.home}/farm/{VERSION}-" in output
+    assert f"containers get the view {node.home}/farm/{VERSION}-" in output
     assert (" files are gone: " in output) is (layout == "classic")
 
 

@@ -202,7 +202,7 @@ def test_our_own_plan_is_refused_without_its_hook(tmp_path: Path) -> None:
 
     assert own_plan(program)["specs"][0]["refuse"] == f"its hook {program} is missing"
     program.touch(mode=0o644)
-    assert own_plan(program)["specs"][0]["refuse"] == f"its hook {program} is no program"
+    assert own_plan(program)["specs"][0]["refuse"] == f"its hook {program} is not executable"
     program.chmod(0o755)
     assert own_plan(program)["specs"][0]["refuse"] == ""
 
@@ -285,7 +285,7 @@ def test_a_hook_that_is_missing_or_no_program_is_refused(specs: Specs) -> None:
     specs.write(devices={"0": {"hooks": [hook("/no/hook")]}, "1": {"hooks": [hook(plain)]}})
 
     assert specs.refusal("acme.com/gpu=0") == "its hook /no/hook is missing"
-    assert specs.refusal("acme.com/gpu=1") == f"its hook {plain} is no program"
+    assert specs.refusal("acme.com/gpu=1") == f"its hook {plain} is not executable"
 
 
 def test_a_missing_node_refuses_its_device_alone_and_is_watched(specs: Specs) -> None:

@@ -193,7 +193,7 @@ def test_an_error_is_an_answer(lab: Lab) -> None:
     assert (status, stderr) == (1, "")
     error = answer["error"]
     assert (error["class"], error["code"]) == (ConfigError.__name__, "bad-config")
-    assert error["message"].startswith(f"{lab.config_toml} is no TOML")
+    assert error["message"].startswith(f"{lab.config_toml} is not TOML")
     assert error["hint"] == "correct the file"
 
 

@@ -112,12 +112,12 @@ def test_a_feature_can_be_removed() -> None:
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("nvidia-container-runtime.foo=1", "is no key of config.toml"),
-        ("foo", "is no key of config.toml"),
+        ("nvidia-container-runtime.foo=1", "config.toml has no key"),
+        ("foo", "config.toml has no key"),
         ("nvidia-container-runtime=1", "is a table"),
         ("nvidia-ctk.path", "needs a value"),
         ("disable-require=maybe", "not a boolean value"),
-        ("nvct.policy=1", "is no key"),
+        ("nvct.policy=1", "config.toml has no key"),
     ],
 )
 def test_a_setting_that_cannot_be_set_is_an_error(word: str, says: str) -> None:

@@ -132,7 +132,7 @@ def test_an_unknown_log_level_is_replaced_with_a_warning() -> None:
 
     assert config.log_level == "info"
     assert config.warnings == (
-        "/c.toml: nvidia-container-runtime.log-level is 'chatty', which is no level; info is used",
+        "/c.toml: nvidia-container-runtime.log-level is 'chatty', which is not a level; info is used",
     )
 
 
@@ -174,7 +174,7 @@ def test_a_value_of_the_wrong_type_is_named(text: str, message: str) -> None:
     ids=["no value", "open table", "twice", "no UTF-8", "nested"],
 )
 def test_malformed_toml_is_refused_with_its_path(data: bytes) -> None:
-    with pytest.raises(ConfigError, match=r"^/c.toml is no TOML: "):
+    with pytest.raises(ConfigError, match=r"^/c.toml is not TOML: "):
         from_toml(data, "/c.toml")
 
 
@@ -195,7 +195,7 @@ def test_other_file_types_are_refused_at_once(kind: str, tmp_path: Path) -> None
         load(str(path))
 
     assert caught.value.message == f"{path} is no regular file"
-    assert caught.value.hint == "put a file of settings there"
+    assert caught.value.hint == "replace it by a file of settings"
 
 
 def test_a_socket_is_no_configuration(tmp_path: Path) -> None:

@@ -98,14 +98,14 @@ BAD = {
     "policy.rules = [{then='deny', reason=1}]": "/c: nvct.policy.rules 1: reason cannot be 1",
     "policy.rules = [{then='deny', by=['ENV']}]": "/c: nvct.policy.rules 1: by has 'ENV', which"
     " is unknown",
-    "policy.rules = [{then='deny', by=[]}]": "/c: nvct.policy.rules 1: by is [], which never"
-    " holds",
+    "policy.rules = [{then='deny', by=[]}]": "/c: nvct.policy.rules 1: by is []: no"
+    " request can match it",
     "policy.rules = [{then='deny', by=true}]": "/c: nvct.policy.rules 1: by is True, not an array"
     " of strings",
     "policy.rules = [{then='deny', asks-for=['gpu']}]": "/c: nvct.policy.rules 1: asks-for has"
     " 'gpu', which is unknown",
     "policy.rules = [{then='deny', namespaces=['']}]": "/c: nvct.policy.rules 1: namespaces is"
-    " [''], which never holds",
+    " ['']: no request can match it",
     "policy.rules = [{then='deny', kubernetes='yes'}]": "/c: nvct.policy.rules 1: kubernetes is"
     " 'yes', not true or false",
     "policy.rules = [{then='deny', more-gpus-than=-1}]": "/c: nvct.policy.rules 1: more-gpus-than"
@@ -115,11 +115,11 @@ BAD = {
     "policy.rules = [{then='deny', users='1000'}]": "/c: nvct.policy.rules 1: users is '1000',"
     " not an array",
     "policy.rules = [{then='deny', users=['9-1']}]": "/c: nvct.policy.rules 1: users has '9-1',"
-    " which is no uid",
+    " which is not a uid",
     "policy.rules = [{then='deny', users=[true]}]": "/c: nvct.policy.rules 1: users has True,"
-    " which is no uid",
+    " which is not a uid",
     "policy.rules = [{then='deny', users=['5-']}]": "/c: nvct.policy.rules 1: users has '5-',"
-    " which is no uid",
+    " which is not a uid",
     "policy.rules = [{then='deny', annotations={}}]": "/c: nvct.policy.rules 1: annotations is"
     " {}, not a table",
     "policy.rules = [{then='deny', annotations={k=1}}]": "/c: nvct.policy.rules 1: annotations.k"

@@ -126,7 +126,7 @@ def write(lab: Lab, document: dict[str, object]) -> None:
 def test_an_invalid_config_toml_raises_the_cold_sides_error(lab: Lab, store: Store) -> None:
     lab.configure("mode = cdi")
 
-    with pytest.raises(ConfigError, match="is no TOML"):
+    with pytest.raises(ConfigError, match="is not TOML"):
         load(lab, store)
 
     assert os.listdir(lab.run_dir) == []

@@ -120,7 +120,7 @@ def test_a_config_toml_that_cannot_be_read_is_a_fault_beside_the_other_checks(la
     config, folders = json.loads(said)
     assert status == 1
     assert config["findings"][0]["reason"] == "ConfigurationInvalid"
-    assert "is no TOML" in config["lines"][0]
+    assert "is not TOML" in config["lines"][0]
     assert folders["lines"]
 
 

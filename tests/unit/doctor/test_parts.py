@@ -47,7 +47,7 @@ def test_a_misspelled_key_is_reported(mark: bytes, lab: Lab) -> None:
 
     assert part.health == "ok"
     key, similar = "nvidia-container-runtime.modus", "nvidia-container-runtime.mode"
-    told = f"{key} has no effect: there is no such key; did you mean {similar}?"
+    told = f"{key} has no effect: no such key exists; did you mean {similar}?"
     assert part.lines[1:] == (told,)
 
 

@@ -113,5 +113,5 @@ def test_both_commands_of_crio_are_tried() -> None:
 
 
 def test_an_engine_that_prints_no_configuration_is_an_error() -> None:
-    with pytest.raises(EngineError, match="containerd does not tell its configuration: bad"):
+    with pytest.raises(EngineError, match="containerd does not print its configuration: bad"):
         command.dump("containerd", "containerd", lambda _: Completed(status=1, err="x\nbad\n"))

@@ -136,7 +136,7 @@ def test_containerd_1_accepts_any_byte_and_containerd_2_only_utf_8(tmp_path: Pat
 
     assert edit.after is not None
     assert edit.after.startswith(b"# caf\xe9\n")
-    with pytest.raises(EngineConfigError, match="line 1 is no UTF-8"):
+    with pytest.raises(EngineConfigError, match="line 1 is not UTF-8"):
         containerd.plan(options(V2_1), host)
 
 

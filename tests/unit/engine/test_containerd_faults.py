@@ -47,7 +47,7 @@ CASES = {
     ),
     "imports that were lost": (
         "1.7.24", MAIN_V2.replace(IMPORTS, ""), drop_in(2, V2), False,
-        f"{DROP_IN} registers a runtime of NVIDIA's, and no file imports it",
+        f"{DROP_IN} registers NVIDIA's runtime, but no file imports it",
     ),
     "a runtime without a type": (
         "2.1.9", MAIN_V2, drop_in(2, V2, ""), True, "its runtime nvidia has no runtime_type",

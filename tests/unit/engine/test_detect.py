@@ -131,7 +131,7 @@ def test_another_users_engine_is_not_run_and_left(host: FakeHost) -> None:
     host.process(7, "/home/eve/dockerd", ["dockerd", "--config-file=/etc/shadow"], uid=1000)
     (engine,) = _engines(host)
     assert (engine.version, engine.leave) == ("", True)
-    assert engine.advice == ("it is user 1000's: run the command as that user",)
+    assert engine.advice == ("it belongs to user 1000: run the command as that user",)
     assert host.asked == []
     (Path(host.proc) / "7/status").unlink()  # without its user it would pass for root's
     assert _engines(host) == []
@@ -176,7 +176,7 @@ def test_a_replaced_program_is_reported(host: FakeHost) -> None:
     (engine,) = _engines(host)
     assert engine.binary == "/usr/bin/dockerd"
     assert engine.notes == (
-        "/usr/bin/dockerd was replaced since it was started: it runs the old program",
+        "/usr/bin/dockerd was replaced after its start: the old program still runs",
     )
 
 

@@ -74,9 +74,7 @@ def test_a_signal_and_the_runtime_is_listed(pid: int, path: Path) -> None:
     with serving(path, *answers):
         notes = control(pid, path).activate(restart=False)
 
-    assert notes == [
-        f"docker (process {pid}) was told to read its file again; its containers run on"
-    ]
+    assert notes == [f"docker (process {pid}) reads its file again; its containers keep running"]
 
 
 def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path: Path) -> None:
@@ -84,7 +82,7 @@ def test_runtimes_are_in_force_before_the_restart_that_cdi_needs(pid: int, path:
     with serving(path, *answers):
         notes = control(pid, path).activate(restart=True)
 
-    assert "was told to read its file again" in notes[0]
+    assert "reads its file again" in notes[0]
     assert "--reload=restart" in notes[1]
 
 
@@ -92,7 +90,9 @@ def test_an_earlier_problem_is_not_blamed_on_the_change(pid: int, path: Path) ->
     notes = control(pid, path).activate(restart=False)
 
     assert len(notes) == 2
-    assert notes[1].startswith("not seen whether docker is well: it was not before either (")
+    assert notes[1].startswith(
+        "docker was not healthy before the reload, so it was not checked after it ("
+    )
 
 
 def test_an_engine_that_stops_answering_is_reported_with_its_last_error(
@@ -113,7 +113,7 @@ def test_an_engine_that_stops_answering_is_reported_with_its_last_error(
 def test_a_dockerd_that_silently_refuses_its_files_is_reported(pid: int, path: Path) -> None:
     with (
         serving(path, info("runc", "nvidia"), answer("")),
-        pytest.raises(EngineError, match="dockerd does not take its files within 0 s"),
+        pytest.raises(EngineError, match="dockerd did not reload its files in 0 s"),
     ):
         control(pid, path, timeout_s=0).activate(restart=False)
 
@@ -149,12 +149,12 @@ def test_files_with_an_unknown_path_in_the_engines_root_are_not_checked(
     engine_control = control(0, path, program="dockerd", root=str(tmp_path / "host"))
 
     assert engine_control.check([]) == [
-        "not checked by docker itself: where it has /etc/docker/daemon.json is unknown"
+        "not checked by docker itself: docker's path of /etc/docker/daemon.json is unknown"
     ]
 
 
 def test_an_engine_that_must_be_healthy_is_not_excused(pid: int, path: Path) -> None:
-    with pytest.raises(EngineError, match="dockerd does not take its files"):
+    with pytest.raises(EngineError, match="dockerd did not reload its files"):
         control(pid, path, must_be_healthy=True, timeout_s=0).activate(restart=False)
 
 

@@ -248,7 +248,7 @@ def test_a_malformed_path_is_refused(tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8").replace('"/etc/docker/daemon.json"', '"daemon.json"')
     path.write_text(text, encoding="utf-8")
 
-    with pytest.raises(DocumentError, match=r"'daemon\.json' is no path of a file"):
+    with pytest.raises(DocumentError, match=r"'daemon\.json' is not an absolute path"):
         journal.load(str(path))
 
 

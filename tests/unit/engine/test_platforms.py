@@ -219,7 +219,7 @@ def test_a_status_of_a_broken_file_is_a_sentence(host: FakeHost) -> None:
     host.process(7, "/usr/bin/crio", ["/usr/bin/crio"])
     engine = status.of(_only(host), host.files)
     assert (engine.state, engine.is_default) == (None, False)
-    assert "/etc/crio/crio.conf is no TOML: line 1" in engine.problem
+    assert "/etc/crio/crio.conf is not TOML: line 1" in engine.problem
 
 
 @pytest.mark.parametrize(

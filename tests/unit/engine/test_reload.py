@@ -81,7 +81,7 @@ def test_an_engine_without_a_unit_is_not_restarted() -> None:
     engine = replace(CONTAINERD, unit="")
 
     assert reloader(engine, "containerd", "auto").choose(restart=True).note == (
-        "containerd (process 8) runs in no unit: restart it"
+        "restart containerd (process 8): no unit runs it"
     )
 
 

@@ -129,7 +129,7 @@ def test_containerd_has_read_its_files_unless_one_is_younger(tmp_path: Path) -> 
     assert (new.state, new.by) == (file_state, "its files")
     assert running.differences(engine, file_state, new, ["nvidia"]) == []
     assert running.differences(engine, file_state, old, ["nvidia"]) == [f"{path} changed {reason}"]
-    assert "cannot be told" in unknown.problem
+    assert "is unknown" in unknown.problem
 
 
 def test_status_asks_the_engine_and_keeps_the_files_apart(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def path(tmp_path: Path) -> Iterator[Path]:
     ("reply", "message"),
     [
         (answer("{}", 500), "answers 500"),
-        (answer("<html>"), "no list of runtimes"),
-        (answer("[]"), "no list of runtimes"),
-        (answer('{"Runtimes": 7}'), "no list of runtimes"),
-        (b"\x15\x03\x01\x00\x02\r\n\r\n", "no answer that can be read"),
+        (answer("<html>"), "without a list of runtimes"),
+        (answer("[]"), "without a list of runtimes"),
+        (answer('{"Runtimes": 7}'), "without a list of runtimes"),
+        (b"\x15\x03\x01\x00\x02\r\n\r\n", "malformed answer"),
     ],
     ids=["500", "html", "list", "number", "tls"],
 )

@@ -15,7 +15,7 @@ from tests.support.toml import edit
 PATH = "/etc/engine.toml"
 
 
-# What is no TOML
+# What is not TOML
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ PATH = "/etc/engine.toml"
         (b"a = \n", "line 1, column 5: invalid value"),
         (b"a = 1\n[t\n", "line 2, column 3: expected ']' at the end of a table declaration"),
         (b"a = 1\nb\n", "line 2, column 2: expected '=' after a key in a key/value pair"),
-        (b"a = 1\n# caf\xe9\n", "line 2 is no UTF-8"),
-        (b"a = " + b"[" * 5000, "is no TOML"),
+        (b"a = 1\n# caf\xe9\n", "line 2 is not UTF-8"),
+        (b"a = " + b"[" * 5000, "is not TOML"),
     ],
     ids=["value", "header", "pair", "latin-1", "deep"],
 )
@@ -33,7 +33,7 @@ def test_malformed_toml_is_refused_with_its_line(data: bytes, message: str) -> N
     with pytest.raises(EngineConfigError) as caught:
         parse(data, PATH)
 
-    assert caught.value.message.startswith(f"{PATH} is no TOML")
+    assert caught.value.message.startswith(f"{PATH} is not TOML")
     assert message in caught.value.message
     assert caught.value.hint
 
@@ -72,7 +72,7 @@ def test_a_byte_order_mark_and_crlf_are_read_and_stay() -> None:
         ("a = { b = 1 }\n", (), "a", 2, "a is a table, not a value"),
         ("a.b = 1\n", (), "a", 2, "a is a table, not a value"),
         ("a = { b = 1 }\n", ("a", "b"), "c", 2, "a.b is a value, not a table"),
-        ("a = 1\n", (), "b", None, "None is no value that TOML has"),
+        ("a = 1\n", (), "b", None, "TOML has no value such as None"),
     ],
 )
 def test_a_value_of_another_kind_is_not_replaced(

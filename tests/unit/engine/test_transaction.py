@@ -101,7 +101,7 @@ def test_later_changes_of_others_stay_and_ours_are_removed(host: Host, *, again:
 
     assert host.read(MAIN) == b"# others\n" + BEFORE
     assert host.read(EXTRA) is None
-    assert again or any("changed by others: only our part" in note for note in outcome.notes)
+    assert again or any("changed by others: only nvct's part" in note for note in outcome.notes)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_file_that_others_removed_stays_removed(host: Host) -> None:
 
     assert host.read(MAIN) is None
     assert host.read(EXTRA) is None
-    assert f"{MAIN} was removed by someone else: it is left so" in outcome.notes
+    assert f"{MAIN} was removed by others: it stays removed" in outcome.notes
 
 
 def test_undo_without_a_journal_changes_nothing(host: Host) -> None:
@@ -235,7 +235,7 @@ class Meddled(Pair):
 def test_a_change_between_plan_and_write_is_not_lost(host: Host) -> None:
     host.module = Meddled
 
-    with pytest.raises(EngineError, match="changed by someone else just now") as caught:
+    with pytest.raises(EngineError, match="changed by another program just now") as caught:
         host.transaction().configure(options())
 
     assert caught.value.hint == "run the command again"
@@ -298,7 +298,7 @@ class Failing(RecordingKernel):
         (1, "lsattr" if os.geteuid() == 0 else "run it as root"),
         (16, "it is a mount point of its own: mount its folder instead"),
         (28, "the file system is full"),
-        (30, "it is on a read-only file system: nvct runtime configure --config names another"),
+        (30, "the file system is read-only: name a file with nvct runtime configure --config"),
     ],
     ids=["immutable", "mounted", "full", "read-only"],
 )
@@ -332,7 +332,7 @@ def test_if_restoring_fails_too_both_errors_are_reported_and_the_next_run_restor
     journal = Journal(str(host.root / "state"), Stuck(28, 3))
 
     with pytest.raises(
-        EngineError, match=r"No space left.*; and taking it back failed: "
+        EngineError, match=r"No space left.*; and the change could not be reverted: "
     ) as caught:
         Transaction(Pair, Files(str(host.root)), journal).configure(
             options("nvidia", "nvidia-cdi", default="nvidia")
@@ -342,7 +342,7 @@ def test_if_restoring_fails_too_both_errors_are_reported_and_the_next_run_restor
     assert host.read(EXTRA) != before[1]
     outcome = host.transaction().configure(options())
     assert (host.read(MAIN), host.read(EXTRA)) == before
-    assert any("was cut short" in note for note in outcome.notes)
+    assert any("was interrupted" in note for note in outcome.notes)
 
 
 def killed(host: Host, *, reloaded: bool) -> None:
@@ -366,7 +366,7 @@ def test_an_engine_reloaded_by_an_interrupted_change_is_reloaded_again(
     assert control.activated == ([(False, True)] if reloaded else [])
     assert host.read(MAIN) == BEFORE
     assert host.pages() == 0
-    assert outcome.notes[0] == "an earlier change of pair was cut short: it is taken back"
+    assert outcome.notes[0] == "an earlier change of pair was interrupted: it is reverted"
     assert [edit.path for edit in outcome.edits] == [MAIN, EXTRA]
     assert not any("nothing to undo" in note for note in outcome.notes)
 
@@ -379,9 +379,9 @@ def test_changes_of_others_after_an_interrupted_change_stay(host: Host) -> None:
 
     assert host.read(MAIN) == b"theirs\n"
     assert host.read(EXTRA) is None
-    others = f"{MAIN} was changed by others and holds nothing of ours: it is left alone"
+    others = f"{MAIN} was changed by others and has nothing of nvct's: it stays"
     assert others in outcome.notes
-    assert any("with the former files as well: pair does not start" in n for n in outcome.notes)
+    assert any("with the former files, too: pair does not start" in n for n in outcome.notes)
 
 
 @pytest.mark.parametrize("command", ["configure", "undo"])
@@ -399,7 +399,7 @@ def test_after_an_interrupted_change_our_part_leaves_a_file_that_others_changed(
     assert host.read(MAIN) == b"# others\n" + BEFORE
     assert host.read(EXTRA) is None
     assert host.pages() == 0
-    note = f"{MAIN} was changed by others: only our part is taken out"
+    note = f"{MAIN} was changed by others: only nvct's part is removed"
     assert command == "configure" or note in outcome.notes
 
 
@@ -517,8 +517,8 @@ def test_undo_goes_on_where_the_engine_refused_the_original_too(
     assert host.read(MAIN) == (b"# others\n" if changed else b"") + BEFORE
     assert control.activated == []
     assert outcome.notes[0] == (
-        "pair refuses the new configuration: runc is not there: so were its files before nvct; "
-        "pair is not reloaded"
+        "pair refuses the new configuration: runc is not there; "
+        "pair refuses its files from before nvct, too, so it is not reloaded"
     )
 
 

@@ -388,7 +388,7 @@ def test_another_default_of_ours_is_replaced_by_the_former_one(host: Host) -> No
     assert host.state().default == "runsc"
     assert set(host.state().handlers) - {"runc"} == set(FOREIGN_HANDLERS)
     if host.engine.version >= (2, 1):  # the default and the runtime are in different files
-        assert any("nvidia-cdi is not registered any more" in note for note in notes), notes
+        assert any("nvidia-cdi is no longer registered" in note for note in notes), notes
 
 
 @pytest.mark.parametrize("host", ["docker", "containerd-1.7"], indirect=True)
@@ -405,7 +405,9 @@ def test_a_former_default_that_is_gone_is_not_put_back(host: Host) -> None:
 
     _starts(host)
     assert host.state().default == ""
-    assert any("runsc is not registered any more: it is the engine's own" in n for n in notes)
+    assert any(
+        "runsc is no longer registered: the default is the engine's own" in n for n in notes
+    )
 
 
 def test_our_handler_is_removed_unless_it_has_another_program(host: Host) -> None:

@@ -146,14 +146,14 @@ def test_an_edit_is_not_blamed_for_files_that_were_refused_before(tmp_path: Path
 
     notes = check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main))
 
-    assert notes == ["containerd refuses its files already as they are: bad plugin"]
+    assert notes == ["containerd refuses even its present files: bad plugin"]
 
 
 @pytest.mark.usefixtures("private")
 def test_a_running_engine_is_not_reloaded_with_files_that_it_refuses(tmp_path: Path) -> None:
     main = config(tmp_path)
 
-    with pytest.raises(EngineError, match="refuses its files already as they are: bad plugin"):
+    with pytest.raises(EngineError, match="refuses even its present files: bad plugin"):
         check(engine(tmp_path, "echo bad plugin >&2; exit 1"), main, edit(main), opt_out="--x")
 
 
@@ -182,7 +182,7 @@ def test_a_missing_engine_is_a_note(tmp_path: Path) -> None:
     main = config(tmp_path)
 
     assert check(str(tmp_path / "containerd"), main, edit(main)) == [
-        "not checked by containerd itself: containerd is not here"
+        "not checked by containerd itself: containerd is not installed here"
     ]
 
 
@@ -197,7 +197,7 @@ def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
         return Completed(status=0)
 
     assert control(options("containerd", main), engine(tmp_path, ""), run).check([edit(main)]) == [
-        "not checked by containerd itself: no private mounts here (Operation not permitted)"
+        "not checked by containerd itself: a private mount failed (Operation not permitted)"
     ]
 
 

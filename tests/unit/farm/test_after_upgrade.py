@@ -91,7 +91,7 @@ def test_what_is_intact_is_a_view_again_and_that_is_the_one_in_use_from_then_on(
     # It still knows the driver's own paths, not those of the view that it was made from.
     assert {e.file.host_path for e in second.entries} < {e.file.host_path for e in first.entries}
     (warning,) = look(lab).warnings
-    assert f"containers get its view {second.path} until the next boot" in warning
+    assert f"containers get the view {second.path} until the next boot" in warning
 
 
 def test_after_the_next_boot_the_new_driver_answers(lab: FarmLab) -> None:

@@ -108,7 +108,7 @@ def test_setuid_files_and_files_that_all_may_write_are_left_out(lab: FarmLab) ->
     assert not any(path.startswith("bin/") for path in tree(manifest.path))
     assert dict(manifest.left_out) == {
         f"{lab.host.driver}/usr/bin/nvidia-smi": "setuid or setgid",
-        f"{lab.host.driver}/usr/bin/nvidia-cuda-mps-control": "everybody may write to it",
+        f"{lab.host.driver}/usr/bin/nvidia-cuda-mps-control": "everybody can write to it",
     }
 
 
@@ -118,14 +118,14 @@ def test_a_file_that_became_something_else_is_left_out(lab: FarmLab) -> None:
     smi.unlink()
     smi.symlink_to("/etc/passwd")
 
-    assert dict(build(lab.farm, inventory).left_out) == {str(smi): "no regular file"}
+    assert dict(build(lab.farm, inventory).left_out) == {str(smi): "not a regular file"}
 
 
 def test_a_driver_that_goes_meanwhile_is_an_error_and_leaves_nothing(lab: FarmLab) -> None:
     inventory = lab.find()
     lab.libcuda.unlink()
 
-    with pytest.raises(HostError, match=r"libcuda.so.* is gone while a view is made"):
+    with pytest.raises(HostError, match=r"libcuda.so.* was removed while a view was made"):
         build(lab.farm, inventory)
 
     assert lab.farm.names() == []
@@ -139,7 +139,7 @@ def test_a_driver_that_changes_meanwhile_is_an_error_and_leaves_nothing(lab: Far
             super().symlink(target, path, dir_fd=dir_fd)
             os.utime(lab.libcuda, ns=(7, 7))
 
-    with pytest.raises(HostError, match="changed while a view was made of it"):
+    with pytest.raises(HostError, match="changed while a view was made"):
         build(lab.with_kernel(Racing()), lab.find())
 
     assert sorted(os.listdir(lab.path)) == [".lock"]
@@ -174,7 +174,7 @@ def test_where_no_way_is_left_the_last_reason_is_told(lab: FarmLab) -> None:
         build(lab.with_kernel(kernel), lab.find(), str(lab.host.driver))
 
     assert caught.value.message.startswith(
-        f"there is no way to make a view of driver {VERSION}: this process may not mount ("
+        f"no view of driver {VERSION} can be made: this process cannot mount ("
     )
     assert sorted(os.listdir(lab.path)) == [".lock"]
 
@@ -261,7 +261,7 @@ def test_a_farm_that_others_may_write_to_is_refused(lab: FarmLab, mode: int) -> 
     lab.path.mkdir()
     lab.path.chmod(mode)
 
-    with pytest.raises(HostError, match="somebody else may write to it"):
+    with pytest.raises(HostError, match="other users can write to it"):
         build(lab.farm, lab.find())
 
     assert os.listdir(lab.path) == []
@@ -331,7 +331,7 @@ def test_a_link_in_the_farms_place_is_refused(lab: FarmLab) -> None:
     (lab.host.base / "elsewhere").mkdir()
     lab.path.symlink_to(lab.host.base / "elsewhere")
 
-    with pytest.raises(HostError, match="is no folder"):
+    with pytest.raises(HostError, match="is not a folder"):
         build(lab.farm, lab.find())
 
     assert os.listdir(lab.host.base / "elsewhere") == []

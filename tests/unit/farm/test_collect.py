@@ -108,7 +108,7 @@ def test_a_view_that_a_process_has_mounted_stays(
         2,
         "2 processes have it mounted",
     )
-    assert (statuses[new.name].users, statuses[new.name].keep) == (0, "it is the loaded module's")
+    assert (statuses[new.name].users, statuses[new.name].keep) == (0, "it is the loaded driver's")
     assert collect.collect(farm(lab, processes), Needs(loaded=NEWER)) == []
 
 
@@ -250,5 +250,5 @@ def test_a_view_that_is_not_there_or_without_a_manifest_is_an_error(lab: FarmLab
     view = build(lab.farm, lab.find())
     (lab.path / f"{view.name}.json").write_text("{")
 
-    with pytest.raises(HostError, match="is no manifest of a view"):
+    with pytest.raises(HostError, match="is not a manifest of a view"):
         collect.verify(lab.farm)

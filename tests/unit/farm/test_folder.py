@@ -41,7 +41,7 @@ def test_a_farm_below_a_folder_that_everybody_may_change_is_refused(
     above.chmod(0o777)
 
     assert refused(above, lab) == (
-        f"the farm {above}/between/farm is below {above}, which somebody else may change: "
+        f"the farm {above}/between/farm is below {above}, which other users can change: "
         f"uid {os.geteuid()}, mode 777"
     )
 
@@ -72,7 +72,7 @@ def test_a_farm_behind_somebody_elses_link_is_refused(lab: FarmLab, above: Path)
     (above / "link").symlink_to("theirs")
 
     farm = Farm(path=f"{above}/link/farm")
-    with pytest.raises(HostError, match=f"is below {above}/theirs, which somebody else"):
+    with pytest.raises(HostError, match=f"is below {above}/theirs, which other users"):
         build(farm, lab.find())
     assert not (above / "mine/farm").exists()
 

@@ -110,7 +110,7 @@ def test_files_of_an_appliance_are_left_alone_with_a_sentence(host: FakeHost) ->
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ([["bash"]], "no ancestor of this process is of one"),
+        ([["bash"]], "not visible among the ancestors"),
         ([shim("/run/other.sock")], "containerd on /run/other.sock runs this container, but was not"),
         ([["conmon"]], "crio runs this container, but was not found"),
     ],
@@ -127,7 +127,7 @@ def test_an_engine_that_is_not_found_is_named(
 # An engine that rejects its own files is not restarted into them.
 
 
-ALREADY = "containerd refuses its files already as they are: bad plugin"
+ALREADY = "containerd refuses even its present files: bad plugin"
 
 
 def check(folder: Path, restart: str) -> Sequence[str]:

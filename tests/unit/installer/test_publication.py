@@ -115,7 +115,7 @@ def test_other_kinds_and_malformed_files_are_not_in_the_way(host: Host) -> None:
             "error: no",
             "warning: the CDI specification of this host was not published: error: no",
         ),
-        (0, "no driver\n", "nothing: no driver"),
+        (0, "no driver\n", "nothing was published: no driver"),
     ],
 )
 def test_without_a_specification_the_reason_is_said(

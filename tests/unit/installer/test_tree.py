@@ -57,7 +57,7 @@ def test_a_link_that_leads_out_is_refused(target: str, source: Path, tmp_path: P
 
 def test_a_fifo_is_refused(source: Path, tmp_path: Path) -> None:
     os.mkfifo(source / "bin/pipe")
-    with pytest.raises(UsageError, match="no file, folder or link"):
+    with pytest.raises(UsageError, match="not a file, folder or link"):
         tree.copy(str(source), str(tmp_path / "trees"))
 
 

@@ -97,7 +97,7 @@ def test_a_gpu_with_another_minor_is_reported(tmp_path: Path) -> None:
 
     assert [difference.kind for difference in drifts] == ["gpu-moved", "gpu-moved"]
     assert drifts[0].text == (
-        f"/0.yaml: nvidia.com/gpu={UUID[0]}: the spec gives /dev/nvidia0, it has /dev/nvidia1 now"
+        f"/0.yaml: nvidia.com/gpu={UUID[0]}: the spec gives /dev/nvidia0, but it has /dev/nvidia1 now"
     )
 
 
@@ -129,7 +129,7 @@ def test_mig_devices_that_are_missing_new_or_changed_are_reported(tmp_path: Path
     assert sorted(texts(changed, spec)) == [
         (
             f"/0.yaml: {name}0:1: the spec gives /dev/nvidia-caps/nvidia-cap12 "
-            "/dev/nvidia-caps/nvidia-cap13 /dev/nvidia0, it has /dev/nvidia-caps/nvidia-cap14 "
+            "/dev/nvidia-caps/nvidia-cap13 /dev/nvidia0, but it has /dev/nvidia-caps/nvidia-cap14 "
             "/dev/nvidia-caps/nvidia-cap15 /dev/nvidia0 now"
         ),
         f"/0.yaml: {name}0:2 and {name}{b.uuid} and {name}{c.uuid}: the host has no such MIG device",
@@ -170,7 +170,7 @@ def test_nvidia_uvm_that_was_loaded_after_the_spec_is_reported_of_a_spec_with_cu
     files = tuple(f for f in live.files if "libcuda" not in f.host_path)
 
     assert texts(live, spec_of(early)) == [
-        f"/0.yaml: {tmp_path}/dev/nvidia-uvm is there now and the spec does not give it"
+        f"/0.yaml: {tmp_path}/dev/nvidia-uvm exists now, but the spec does not give it"
     ]
     assert texts(early, spec_of(live)) == []
     assert texts(live, spec_of(machine.inventory(files=files, control_nodes=control))) == []

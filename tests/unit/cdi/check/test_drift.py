@@ -147,7 +147,7 @@ def test_a_file_that_is_another_one_is_reported_by_the_provenance(
         os.utime(smi, ns=(0, 0))
 
     assert site.texts() == [
-        f"{path}: {smi} is not the file that the spec was made of: "
+        f"{path}: {smi} is not the file from which the spec was made: "
         + sentence.format(size=before.st_size)
     ]
 
@@ -204,7 +204,7 @@ def test_a_device_node_that_is_gone_is_reported_with_the_devices(site: Site) -> 
     (in_common, _) = sorted(site.check(live).drift, key=lambda difference: difference.devices)
     assert (in_common.kind, in_common.devices) == ("node-gone", ())
     common.mkdir()
-    assert f"{path}: {common} is no device node" in site.texts(live)
+    assert f"{path}: {common} is not a device node" in site.texts(live)
 
 
 def test_other_numbers_are_reported_of_a_spec_with_numbers_only(site: Site) -> None:
@@ -282,7 +282,7 @@ def test_the_group_of_a_node_is_compared(site: Site) -> None:
 def test_a_hook_that_is_missing_no_program_or_without_environment_is_reported(site: Site) -> None:
     path = site.write()
     site.hook.chmod(0o644)
-    assert site.texts() == [f"{path}: its hook {site.hook} is no program"]
+    assert site.texts() == [f"{path}: its hook {site.hook} is not executable"]
     site.hook.unlink()
     assert site.texts() == [f"{path}: its hook {site.hook} is missing"]
     site.hook.mkdir()

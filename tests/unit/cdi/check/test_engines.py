@@ -118,7 +118,7 @@ def test_a_version_that_is_higher_than_needed_is_named_with_the_one_that_is() ->
     sentences = engines.refusal(spec("1.0.0"), "docker", "27.0")
 
     assert sentences == (
-        "Docker 27.0 will refuse it: it says 1.0.0, though it needs no more than 0.5.0"
+        "Docker 27.0 will refuse it: it declares 1.0.0, though it needs only 0.5.0"
     )
 
 

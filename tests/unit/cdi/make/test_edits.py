@@ -304,7 +304,7 @@ def test_another_type_than_the_spec_says_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CdiSpecError, match="/dev/null is of type c, the spec says b"):
         node(path="/dev/null", type="b")
     for path in ("/etc/passwd", str(link)):
-        with pytest.raises(CdiSpecError, match=f"{path} is no device node"):
+        with pytest.raises(CdiSpecError, match=f"{path} is not a device node"):
             node(path="/dev/null", hostPath=path)
 
 

@@ -88,7 +88,7 @@ def test_word_that_is_no_id_is_refused_with_its_text(word: str) -> None:
     with pytest.raises(UnknownDeviceError) as caught:
         select(word)
 
-    assert caught.value.message == f"device id {word!r} is no UUID, index or PCI bus id"
+    assert caught.value.message == f"device id {word!r} is not a UUID, index or PCI bus id"
 
 
 @pytest.mark.parametrize("word", ["7", "0:0", "1:2", "GPU-ffffffff", "4", "0000:ff:00.0"])

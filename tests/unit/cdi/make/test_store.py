@@ -111,7 +111,7 @@ def test_equal_edits_are_written_out_each_time() -> None:
 def test_names_of_formats_are_in_any_case_and_unknown_ones_refused() -> None:
     for name in ("yaml", "YAML", "json", "Json"):
         assert store.check_format(name) == name.lower()
-    with pytest.raises(UsageError, match="'toml' is no format"):
+    with pytest.raises(UsageError, match="'toml' is not a format"):
         store.dumps(spec(), "toml")
 
 

@@ -157,8 +157,8 @@ def test_json_is_read_under_any_name_and_yaml_too(tmp_path: Path) -> None:
 
 
 DEEP = (
-    "file is no YAML: nested too deeply",
-    "file is no YAML in line 1: exceeded maximum nesting depth",
+    "file is not YAML: nested too deeply",
+    "file is not YAML in line 1: exceeded maximum nesting depth",
 )
 """Our limit, or that of libyaml as PyYAML 6.0.4 has it, whichever is reached first."""
 
@@ -170,20 +170,20 @@ DEEP = (
         (b"---\n...\n", "file is empty"),
         (b"null", "file is empty"),
         (b"\xff\xfe", "file is not UTF-8 at byte 0"),
-        (b"a: \x01", "file is no YAML: unacceptable character #x0001"),
-        (b"a: 1\na: 2\n", "file is no YAML in line 2: duplicate key 'a'"),
-        (b"? [a]\n: b\n", "file is no YAML in line 1: a key that is not a scalar"),
-        (b"<<: a\n", "file is no YAML in line 1: << merges a table"),
-        (b"a: &a [*a]\n", "file is no YAML in line 1: found unconstructable recursive node"),
-        (b"a: *b\n", "file is no YAML in line 1: found undefined alias"),
-        (b"a: !!int 1\n", "file is no YAML in line 1: a CDI spec has no tag"),
+        (b"a: \x01", "file is not YAML: unacceptable character #x0001"),
+        (b"a: 1\na: 2\n", "file is not YAML in line 2: duplicate key 'a'"),
+        (b"? [a]\n: b\n", "file is not YAML in line 1: a key that is not a scalar"),
+        (b"<<: a\n", "file is not YAML in line 1: << merges a table"),
+        (b"a: &a [*a]\n", "file is not YAML in line 1: found unconstructable recursive node"),
+        (b"a: *b\n", "file is not YAML in line 1: found undefined alias"),
+        (b"a: !!int 1\n", "file is not YAML in line 1: a CDI spec has no tag"),
         (b'{"a": 1, "b": {"c": 1, "c": 2}}', "file has the duplicate key 'c' in one object"),
-        (b'{"a": 1,', "file is no JSON: "),
+        (b'{"a": 1,', "file is not JSON: "),
         (b'{"a": ' + b"9" * 5000 + b"}", "file "),
         (b'{"a":' * 100_000, "file is nested too deeply"),
         (b"[" * 100_000, DEEP),
         (b"- " * 100_000, DEEP),
-        (b"{" * 100_000, "file is no JSON: "),
+        (b"{" * 100_000, "file is not JSON: "),
     ],
 )
 def test_what_is_neither_json_nor_yaml_is_refused(

@@ -349,8 +349,8 @@ def test_an_unknown_feature_flag_is_named(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("name", "form", "text"),
     [
-        ("x.json", "yaml", "{path} gets yaml, as --format says"),
-        ("x.yaml", "json", "{path} gets json, as --format says"),
+        ("x.json", "yaml", "{path} is written as yaml, as --format says"),
+        ("x.yaml", "json", "{path} is written as json, as --format says"),
         ("x.yml", "", "{path}: engines read .yaml and .json only"),
         ("x.json", "json", ""),
         ("x.yaml", "", ""),

@@ -63,7 +63,7 @@ def test_without_the_option_or_with_off_nothing_changes(lab: Lab) -> None:
         (["--no-hooks=suse"], "--no-hooks=suse is unknown"),
         (["--no-hooks=both", "--layout=farm"], "layout farm needs a hook"),
         (["--no-hooks=both", "--enable-hook=chmod"], "--enable-hook=chmod contradicts --no-hooks"),
-        (["--no-hooks=both", "--mode=imex"], "no folders for the files of mode imex"),
+        (["--no-hooks=both", "--mode=imex"], "does not support mode imex"),
     ],
 )
 def test_what_contradicts_it_is_refused(args: list[str], said: str, lab: Lab) -> None:

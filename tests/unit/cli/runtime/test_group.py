@@ -321,8 +321,8 @@ def test_undo_undoes_the_named_engines_or_every_one(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("broken", "before", "after", "message"),
     [
-        ("containerd.conf", CONTAINERD, "version = [\n", r"containerd\.conf is no TOML"),
-        ("state/containerd-*.json", '"format": 2', '"format": 99', "format 99 is not known here"),
+        ("containerd.conf", CONTAINERD, "version = [\n", r"containerd\.conf is not TOML"),
+        ("state/containerd-*.json", '"format": 2', '"format": 99', "format 99 is unknown"),
     ],
     ids=["file", "journal"],
 )

@@ -172,7 +172,9 @@ def test_a_fifo_as_config_toml_does_not_block(program: str, lab: Lab) -> None:
 
     result = lab.create().stderr if program == "shim" else hook(lab, "prestart").stderr
 
-    message = f"{lab.config_toml} is no regular file; put a file of settings there [bad-config]\n"
+    message = (
+        f"{lab.config_toml} is no regular file; replace it by a file of settings [bad-config]\n"
+    )
     assert result.endswith(message)
     assert time.monotonic() - before < 10.0  # half of the time limit for the cold side
 
