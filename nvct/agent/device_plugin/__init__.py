@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task and program `nvidia-device-plugin`."""
+"""The agent's task `device-plugin` (`nvidia-device-plugin`)."""

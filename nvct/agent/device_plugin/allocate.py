@@ -25,10 +25,10 @@ NOTHING = "/dev/null"
 
 
 def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
-    """Refuse a container's request; the sentences are the incumbent's.
+    """Raise RequestError, in the incumbent's words, if a container's request is not allowed.
 
-    RequestError if an id is unknown; if there is more than one replica, or more than one of a
-    device, and that is not allowed.
+    That is if an id is unknown; or if the request has several replicas, or several of one device,
+    and the settings forbid that.
     """
     problem = ""
     for id_ in ids:
@@ -53,8 +53,8 @@ def answer(
 ) -> api.ContainerAllocateResponse:
     """Return the answer for the devices of one container.
 
-    `ids`: of its devices; all of them exist. Without any, the answer is empty. `unique`: a text
-    that differs in each answer, for the name of an annotation.
+    `ids`: of its devices, which exist; without any, the answer is empty. `unique`: a text that
+    differs in each answer, for the name of an annotation.
     """
     devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)
     names = list(dict.fromkeys(device.name(settings.device_id_strategy) for device in devices))

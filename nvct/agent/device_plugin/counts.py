@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the device plugin counts, as metrics."""
+"""The device plugin's counters, as metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nvct.agent.web.exposition import Family, family
 
 PREFIX = "nvct_device_plugin"
 Counts: TypeAlias = Counter[tuple[str, str]]
-"""Since the start of the program: by a name of HELP, and that of a resource."""
+"""Counts since the start of the program, by a name of HELP and the name of a resource."""
 HELP = {
     "allocations": "Containers that got devices.",
     "allocation_errors": "Requests that were refused.",

@@ -62,7 +62,7 @@ class Endpoint(Sockets):
         return self.paths[0]
 
     def update(self, content: Content) -> None:
-        """Serve something else from now on; the kubelet gets the new list."""
+        """Serve this content from now on; the kubelet gets its list."""
         self.content = content
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -70,8 +70,8 @@ class Endpoint(Sockets):
     async def start(self, replaced: Identity) -> None:
         """Serve on a new socket.
 
-        OSError if the socket cannot be made, or another one is there. `replaced`: of the socket
-        that may be displaced, None if there is none.
+        OSError if the socket cannot be made, or another one is there. `replaced`: the identity of
+        the socket that it can displace, None if there is none.
         """
         await self.serve(self._server_on, lambda path: identity(path) in (None, replaced))
 
@@ -93,7 +93,7 @@ class Endpoint(Sockets):
         return service.bound({service.SERVICE: methods}, service.NVCT, sockets)
 
     def expect_stream(self) -> None:
-        """Forget the streams of earlier registrations: their end does not matter any more."""
+        """Forget the streams of earlier registrations: their end no longer matters."""
         self._registration += 1
         self._streams = 0
         self.is_listed = self.has_ended = False

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolves --device-list-strategy=auto: the best strategy that kubelet and engine support.
 
-A strategy that the engine is known to ignore is a problem, because pods would start without GPUs.
-
-That is CDI names in annotations if the engine takes them, else the variable that every NVIDIA
+The best is CDI names in annotations if the engine takes them, else the variable that every NVIDIA
 runtime reads; never both, which would give devices twice. Names in the answer (cdi-cri) are not
-chosen: a kubelet before 1.29 ignores them, and does not tell.
+chosen: a kubelet before 1.29 silently ignores them. A strategy that the engine is known to ignore
+is a problem, because pods would start without GPUs.
 
-What the engine supports is in its own answer, and nothing is guessed: an engine of unknown kind,
-several engines, or an answer that is no JSON is a reason why it is not known.
+The engine itself is asked what it supports. That stays unknown, with a reason, for an engine of
+unknown kind, for several engines, and for an answer that is not JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from nvct.agent.nvml import engine_question
 from nvct.errors import EngineError, NvmlError
 from nvct.oci.jsontext import Json
 
-IGNORED = frozenset({"cdi-cri"})  # Strategies that nothing but the engine reads
+IGNORED = frozenset({"cdi-cri"})  # Strategies that only the engine reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +41,12 @@ class Engine:
 
 
 AskEngine: TypeAlias = Callable[[Settings], Awaitable[Engine | str]]
-"""Returns why it is not known if the engine cannot be asked, or CDI is not possible here."""
+"""Returns the engine's features; or why they are unknown, or why CDI is not possible here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The strategies in force, why, and why pods would get nothing by them, if that is known."""
+    """The strategies in force, their reason, and why pods would get no GPU, if that is known."""
 
     strategies: tuple[str, ...]
     reason: str
@@ -56,11 +55,11 @@ class Choice:
 
 async def nobody(_settings: Settings) -> Engine | str:
     """Return that the engine cannot be asked."""
-    return "nobody can ask the container engine"
+    return "the container engine cannot be asked"
 
 
 async def choose(settings: Settings, ask: AskEngine) -> Choice:
-    """Return the strategies for settings; the engine is asked where it matters."""
+    """Return the strategies for settings; ask the engine if they depend on it."""
     strategies = settings.device_list_strategy
     if strategies == (AUTO,):
         return _best(await ask(settings))
@@ -73,9 +72,9 @@ async def choose(settings: Settings, ask: AskEngine) -> Choice:
 
 
 def check(choice: Choice) -> None:
-    """Refuse by EngineError a strategy that the engine does not read: pods would get nothing."""
+    """Raise EngineError if the engine ignores the strategy: pods would get no GPU."""
     if choice.problem:
-        raise EngineError(choice.problem, hint="enable its CDI, or use another strategy")
+        raise EngineError(choice.problem, hint="enable CDI in the engine, or use another strategy")
 
 
 def _best(engine: Engine | str) -> Choice:
@@ -88,7 +87,7 @@ def _best(engine: Engine | str) -> Choice:
 
 
 def _needs_class(default_is_nvidia: bool | None) -> str:  # noqa: FBT001  one fact
-    """Return a note: which pods need a RuntimeClass to get GPUs; "" if none does."""
+    """Return a note on which pods need a RuntimeClass to get GPUs, "" if none does."""
     if default_is_nvidia:
         return ""
     unless = " unless nvidia is the default runtime" if default_is_nvidia is None else ""
@@ -97,16 +96,16 @@ def _needs_class(default_is_nvidia: bool | None) -> str:  # noqa: FBT001  one fa
 
 CONTAINERD, CRIO = "containerd", "cri-o"
 SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
-"""The folder of the plugin's specifications, which is one by two names."""
+"""Two names of the folder of the plugin's specifications."""
 NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
-FIRST_CRIO = (1, 28)  # From then on it takes CDI names, and annotations longer
+FIRST_CRIO = (1, 28)  # It takes CDI names since this version, and annotations since earlier ones
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
-"""containerd: the first version with CDI, and the first one with CDI unless it is off."""
+"""containerd's first version that has CDI, and the first one that enables it by default."""
 
 
 def features(answers: Json) -> Engine | str:
-    """Return what the only engine that has answered supports, or why that is not known.
+    """Return the features of the one engine that has answered, or why they are unknown.
 
     The kubelet does not tell whether it takes CDI names (it does from 1.29 on, and ignores them
     before); annotations work with every kubelet.
@@ -121,7 +120,7 @@ def features(answers: Json) -> Engine | str:
     name, version = str(answer.get("name")), str(answer.get("version"))
     numbers = NUMBERS.match(version)
     if numbers is None:
-        return f"{name} on {socket} has no version that is known: {version}"
+        return f"{name} on {socket} has an unknown version: {version}"
     known = (int(numbers[1]), int(numbers[2]))
     if name == CRIO:
         return Engine(takes_cdi=known >= FIRST_CRIO, evidence=f"{name} {version}")
@@ -157,7 +156,7 @@ def _default_is_nvidia(config: dict[str, Any]) -> bool | None:
 
 
 async def ask(context: Context, machine: Discovery, settings: Settings) -> Engine | str:
-    """Return what the engine supports, or why that is not known, or CDI is not possible here."""
+    """Return what the engine supports; or why that is unknown, or why CDI is not possible here."""
     try:
         if (await machine.machine()).mode != "nvml":
             return "CDI is for machines with NVML"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the kubelet from giving MIG devices that are being changed: they are unhealthy meanwhile.
+"""Keeps pods from MIG devices that are being changed: they are unhealthy meanwhile.
 
-Whoever changes MIG on this machine announces it (`nvct.mig.pause`): the agent's MIG manager, and
-the command `nvct mig`. After the end of a change they stay unhealthy until the machine has been
-looked at again, as devices that are gone would be given otherwise.
+The agent's MIG manager and the command `nvct mig` announce their changes (`nvct.mig.pause`).
+After a change, devices stay unhealthy until the plugin has looked at the machine again, because
+some of them may be gone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from nvct.mig.pause import Paused
 from nvct.paths import AGENT_DIR
 
 LOOK_S = 0.2
-"""How often the announcement is looked at while there is one, or where nothing reports one."""
+"""How often the announcement is read while there is one, or where inotify does not report it."""
 REASON = "MIG devices of this GPU are being changed"
 
 
 class MigChanges:
-    """The change of MIG that is announced now."""
+    """The changes of MIG that are announced now, or have `ended` since the last look."""
 
     def __init__(self, changed: Callable[[], None], folder: str = AGENT_DIR) -> None:
         self._changed = changed
@@ -40,7 +40,7 @@ class MigChanges:
                     self.ended = {**self.ended, **self._paused}
                     self._paused = paused
                     self._changed()
-                if paused:  # nothing reports a writer that was killed
+                if paused:  # inotify does not report that the writer was killed
                     await asyncio.sleep(LOOK_S)
                 else:
                     await changes.wait([self._folder], LOOK_S)
@@ -51,7 +51,7 @@ class MigChanges:
             self.ended = {}
 
     def unhealthy(self, resource: Resource) -> dict[str, str]:
-        """Return the reason for each device of a resource that is not to be given, by id."""
+        """Return why devices of a resource are unhealthy, by id."""
         return {
             id_: REASON
             for id_, device in resource.devices.items()

@@ -18,15 +18,15 @@ from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import NvctError
 
-LOOK_S = 0.5  # Between two questions; the answer is there already
-STOP_S = 8.0  # How long the daemons may take to end
+LOOK_S = 0.5  # Between two questions to the keeper, which answers at once
+STOP_S = 8.0  # How long the daemons can take to end
 STARTING = "its MPS control daemon is not ready yet"
 
 
 class MpsWatch:
-    """The daemons that are wanted, and what is known of them.
+    """The daemons that are wanted, and their state.
 
-    `starts`: whether daemons are to be started; else another program does that.
+    `starts`: whether this program has them started; else another program does.
     """
 
     def __init__(self, log: Log, changed: Callable[[], None], *, starts: bool) -> None:
@@ -41,7 +41,7 @@ class MpsWatch:
         self.problems: dict[str, str] = {}
 
     async def want(self, resources: Iterable[Resource], nvml: NvmlClient) -> None:
-        """Want the daemons of these resources, and no others.
+        """Set which daemons are wanted: those of these resources, and no others.
 
         HostError if a device cannot be shared by MPS; NvmlError if NVML does not answer.
         """

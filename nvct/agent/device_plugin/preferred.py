@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the free devices that a container should get: pure functions that cannot fail.
 
-Whole GPUs are chosen by their links. Up to EXACT of them are free, the choice is that of NVIDIA's
-go-gpuallocator: of all ways to divide the free GPUs into sets of the wanted size, the one with the
-highest sum, and of that the best set. That search grows exponentially, so for more GPUs a set is
-grown from each start and then improved by swaps.
+Whole GPUs are chosen by their links. If at most EXACT are free, the choice is that of NVIDIA's
+go-gpuallocator: of all ways to divide the free GPUs into sets of the wanted size, it takes the one
+with the highest sum of scores, and the best set of that. The search grows exponentially, so with
+more GPUs a set is grown from each start and then improved by swaps.
 
-Replicas and MIG devices are spread over the GPUs, or packed. By policy distinct, no two replicas
-are of one device, as far as possible. Ties are broken by the order of the machine; the incumbent
-leaves them to chance.
+Replicas and MIG devices are spread over the GPUs, or packed. Policy distinct avoids two replicas
+of one device. Ties are broken by the order of the machine; the incumbent leaves them to chance.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ Set: TypeAlias = tuple[str, ...]
 
 EXACT = 8
 ANCESTORS = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
-"""The score of two GPUs by their common ancestor (nvml.h, nvmlGpuTopologyLevel_t): from the same
-board to different processors."""
+"""The score of two GPUs by their common ancestor (nvml.h, nvmlGpuTopologyLevel_t), from the same
+board to different CPUs."""
 NVLINK = 100
 PADDING = ""
 SWAPS = 200
@@ -93,7 +92,7 @@ def _best_of_partitions(gpus: Sequence[str], must: Iterable[str], size: int, tab
 
 
 def _partitions(gpus: Sequence[str], size: int) -> Iterator[list[Set]]:
-    """Yield every division of GPUs into sets of one size; one set may have all the padding."""
+    """Yield each division of GPUs into sets of one size; one set can have all of the padding."""
     if size == 1:
         for gpu in gpus:
             yield [(gpu,)]
@@ -150,10 +149,10 @@ def _gain(gpu: str, chosen: Iterable[str], table: Scores) -> int:
 def _spread(
     known: Mapping[str, Device], free: Sequence[str], must: Sequence[str], size: int, policy: str
 ) -> list[str]:
-    """Return ids one by one: from the GPU with the fewest used devices, or with the most.
+    """Choose ids one by one: from the GPU with the fewest used devices; if packed, with the most.
 
     By policy distinct, hardware that the container has already comes last. All replicas of a
-    device have the same rank, so the first of each device are compared: there may be thousands.
+    device have the same rank, so only the first of each is compared: there can be thousands.
     """
     ordered = sorted(free, key=lambda id_: known[id_].order)
     place = {id_: number for number, id_ in enumerate(ordered)}

@@ -9,10 +9,10 @@ kubelet ends the stream of the device list: up to Kubernetes 1.36 the end of an 
 it drop the newer plugin of that resource (kubernetes#121994). It is lost, too, when the kubelet
 has no device of it though it has read the list (see `served.watch_kubelet`).
 
-If an older stream ends while the kubelet connects to the newer plugin, the kubelet forgets that
-one, and does not end its stream: it offers the devices for ever, also after the plugin has gone,
-or refuses every pod (seen on Kubernetes 1.36). No plugin notices. So one that has displaced an
-older instance registers a moment later, when that one's stream has ended.
+If an older plugin's stream ends while the kubelet connects to a newer plugin, the kubelet forgets
+the newer one without ending its stream: it offers the devices forever, even after the plugin's
+end, or refuses every pod (seen on Kubernetes 1.36). No plugin notices. So a plugin that displaces
+an older instance registers only when the stream of that instance has ended.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ State: TypeAlias = Literal[
 ]
 
 DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Before each next attempt; from the start again after a registration that lasted."""
+"""Seconds before each next attempt; after a registration that has lasted, the first one again."""
 LASTS_S = 10.0
-LISTED_S = 10.0  # How long the kubelet may take from a registration to the stream of the list
+LISTED_S = 10.0  # How long the kubelet can take from a registration to the stream of the list
 FREE_S = 40.0
-"""How long another program's socket is free before it is taken over: NVIDIA's plugin makes its
-socket again after a restart of the kubelet, up to 30 s later."""
-ENDING_S = 3.0  # How long an owner that is ending may take
+"""How long another program's socket must be free before it is taken over: NVIDIA's plugin makes
+its socket again up to 30 s after a restart of the kubelet."""
+ENDING_S = 3.0  # How long to wait for an owner that is ending
 DISPLACED_S = 0.5
-"""From displacing an older instance's socket to the registration: it ends its stream meanwhile."""
+"""From displacing an older instance's socket to the registration: its stream ends meanwhile."""
 POLL_S = 0.1
 OWNER_S = 2.0  # How often another program's socket is looked at
 UNLIKE_LOOKS = 2
-"""How many looks in a row must show that the kubelet has none of the devices: one may come before
-it has read the list."""
+"""How many looks in a row must show that the kubelet has none of the devices: the first one can
+come before the kubelet has read the list."""
 WITHDRAWN_S = 10.0  # How long an empty list is served, so that the kubelet has read it
 
 
 class Registration:
     """One resource: its endpoint, and its state with the kubelet."""
 
-    task: asyncio.Task[None]  # that runs it
+    task: asyncio.Task[None]  # runs `run`
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class Registration:
         log: Log,
         counts: Counts,
         *,
-        host: Host | None = None,  # tells what has the socket, if this process does not see it
+        host: Host | None = None,  # names the socket's process if this one cannot see it
     ) -> None:
         self._ask = host.ask if host else None
         self.reason = ""
-        # what withdraws it, None while it is offered
+        # the task that withdraws it, None while it is offered
         self.leaving: asyncio.Task[None] | None = None
-        # whether another instance is to take the socket: that is no news
+        # whether another instance is to take the socket, which then is not logged
         self.is_handed_over = False
         self.name = content.resource.name
         self._wake = asyncio.Event()
@@ -104,11 +104,11 @@ class Registration:
             self._wake.set()
 
     def compare(self, ids: Collection[str]) -> None:
-        """Notice whose devices the kubelet has; to be called every few seconds.
+        """Compare the kubelet's devices with the offered ones; to be called every few seconds.
 
-        Another program may register this resource under another socket. While it has devices it is
-        not displaced; when the kubelet has none any more, the registration is lost. `ids`: of the
-        healthy devices that the kubelet has of this resource.
+        Another program can register this resource under another socket. It is not displaced while
+        it has devices; if the kubelet has no devices, the registration is lost. `ids`: the healthy
+        devices that the kubelet has of this resource.
         """
         if self._state not in ("listed", "refused") or not self.endpoint.is_listed:
             return
@@ -119,7 +119,7 @@ class Registration:
         if not is_unlike:
             self._become("listed", "")
         elif self._unlike >= UNLIKE_LOOKS and ids:
-            reason = "another program has registered it with the kubelet: it is not displaced"
+            reason = "another program has registered it with the kubelet, and is not displaced"
             self._become("refused", reason)
         elif self._unlike >= UNLIKE_LOOKS:
             self._is_forgotten = True
@@ -144,7 +144,7 @@ class Registration:
             await self.endpoint.stop()
 
     async def _gives_way(self) -> bool:
-        """Report whether a newer instance has the socket; wait while another program has it."""
+        """Return whether a newer instance has the socket; wait while another program has it."""
         if self.is_handed_over:
             return True
         path = self.endpoint.path
@@ -160,9 +160,9 @@ class Registration:
         return False
 
     async def withdraw(self) -> None:
-        """Offer nothing any more, and wait until the kubelet has read it."""
+        """Offer no devices, and wait until the kubelet has read the empty list."""
         content = self.endpoint.content
-        self._log.info(f"'{self.name}' is withdrawn: it has no device any more")
+        self._log.info(f"'{self.name}' is withdrawn: it no longer has devices")
         self.endpoint.update(replace(content, resource=replace(content.resource, devices={})))
         await asyncio.sleep(WITHDRAWN_S)
 
@@ -173,12 +173,12 @@ class Registration:
         owner, replaced = await _other(path)
         if owner is not None:
             who = await socket_owner.named(owner, path, self._ask)
-            self._become("refused", f"{who} serves {path}: it is not displaced")
+            self._become("refused", f"{who} serves {path}, and is not displaced")
             return False
         try:
             await self.endpoint.start(replaced)
         except OSError as error:
-            self._become("lost", f"it is not served: {error}")
+            self._become("lost", f"it cannot be served: {error}")
             return False
         self._become("serving", "")
         self._log.info(f"Starting to serve '{self.name}' on {self.endpoint.path}")
@@ -247,7 +247,7 @@ class Registration:
                 since = time.monotonic()
 
     async def _pause(self) -> None:
-        """Wait before the next attempt, until the kubelet's socket changes at the latest."""
+        """Wait before the next attempt, or until the kubelet's socket changes."""
         delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
         self._failures += 1
         end = time.monotonic() + delay_s
@@ -257,7 +257,7 @@ class Registration:
                 return
 
     async def _woken(self, end: float | None = None) -> bool:
-        """Wait until something happens; return False if that is not before a moment."""
+        """Wait until something happens; return False if `end` comes first."""
         self._wake.clear()
         left_s = None if end is None else end - time.monotonic()
         return await waiting.until_set(self._wake, left_s)
@@ -272,10 +272,10 @@ class Registration:
 
 
 async def _other(path: str) -> tuple[Owner | None, Identity]:
-    """Return the other program's process that serves a socket, None if the socket can be had.
+    """Return the other program's process that serves a socket, None if the socket can be taken.
 
-    An owner that is ending is waited for. An older instance of nvct's plugin gives way to a newer
-    one; it is known by a method of its own, which no other program answers.
+    Waits for an owner that is ending. An older instance of nvct's plugin gives way to a newer one;
+    it is recognized by a gRPC method that no other program has.
 
     Returns:
         The owner, and the identity of the file that was judged.

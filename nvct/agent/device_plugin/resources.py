@@ -26,9 +26,9 @@ GPU = f"{PREFIX}gpu"
 MIXED = "set mig.strategy=mixed in the chart (MIG_STRATEGY=mixed without it)"
 SEPARATOR = "::"  # Between a device's UUID and the number of a replica
 DEVICES_LIMIT = 32768
-"""Of a resource, at 100 bytes each: gRPC in Go, as in the kubelet, reads messages of 4 MiB."""
+"""The most devices of a resource, at 100 bytes each: the kubelet reads gRPC messages of 4 MiB."""
 PART = re.compile(r"\d+c\.")
-"""At the start of the profile of a compute instance that is smaller than its GPU instance."""
+"""The start of the profile of a compute instance that is smaller than its GPU instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Device:
     paths: tuple[str, ...] = ()
     # the ids of GPU instance and compute instance, None for a whole GPU
     instance: tuple[int, int] | None = None
-    is_replica: bool = False  # whether others may use the same device
+    is_replica: bool = False  # whether other replicas are of the same device
 
     def name(self, strategy: str) -> str:
         """Return its name for runtimes and in CDI specifications, by a device id strategy."""
@@ -51,7 +51,7 @@ class Device:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Return the sort key: the order of the machine, then that of replicas."""
+        """Return the sort key: the index on the machine, then the number of the replica."""
         numbers = [*self.index.split(":"), self.id.partition(SEPARATOR)[2] or "0"]
         return tuple(int(number) if number.isdigit() else 0 for number in numbers)
 
@@ -77,7 +77,7 @@ class Resource:
 
 
 def without(found: Mapping[str, Resource], gpus: Collection[str]) -> dict[str, Resource]:
-    """Return the resources without the devices of some GPUs, by their UUIDs."""
+    """Return the resources without the devices of these GPUs, given by UUID."""
     kept = {
         name: {id_: device for id_, device in resource.devices.items() if device.gpu not in gpus}
         for name, resource in found.items()
@@ -114,7 +114,8 @@ def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resou
     for name, of_name in shared.items():
         if len(of_name) > DEVICES_LIMIT:
             raise HostError(
-                f"{name} would have {len(of_name)} devices; the kubelet reads {DEVICES_LIMIT}",
+                f"{name} would have {len(of_name)} devices, but the kubelet reads at most "
+                f"{DEVICES_LIMIT}",
                 hint="lower the number of replicas in sharing",
             )
     return {name: _resource(name, shared[name]) for name in sorted(shared)}, warnings
@@ -162,7 +163,7 @@ def _mig_devices(
             else:
                 warnings.append(
                     f"MIG device {gpu.index}:{mig.index} of profile {mig.profile or 'unknown'} is "
-                    "left out: it is no whole GPU instance, and no pattern names it"
+                    "left out: it is not a whole GPU instance, and no pattern names it"
                 )
     return devices
 
@@ -178,7 +179,7 @@ def _mig_name(mig: MigDevice, settings: Settings) -> str:
 
 
 def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_mig: bool) -> None:
-    """Refuse what strategy single does not allow; the sentences are the incumbent's."""
+    """Raise HostError if strategy single does not allow the devices; in the incumbent's words."""
     if settings.mig_strategy != "single":
         return
     for gpu in inventory.gpus:
@@ -186,7 +187,7 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
             raise HostError(
                 "invalid MIG configuration: at least one device with migEnabled=true was not "
                 f"configured correctly: device {gpu.index} has no MIG devices configured",
-                hint=f"make some, or {MIXED}",
+                hint=f"make MIG devices, or {MIXED}",
             )
     if len({mig.profile for gpu in inventory.gpus for mig in gpu.mig}) > 1:
         raise HostError(
@@ -201,13 +202,12 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
 def _shared(
     devices: Mapping[str, list[Device]], replicas: Sequence[Replicas]
 ) -> dict[str, list[Device]]:
-    """Return the devices by resource after sharing."""
     shared = {name: list(of_name) for name, of_name in devices.items()}
     for rule in replicas:
         for device in _selected(devices.get(rule.name, []), rule):
             if device not in shared[rule.name]:
                 raise HostError(
-                    f"two rules of sharing are for device {device.index} of {rule.name}"
+                    f"two rules of sharing apply to device {device.index} of {rule.name}"
                 )
             shared[rule.name].remove(device)
             shared.setdefault(rule.rename or rule.name, []).extend(
@@ -231,7 +231,7 @@ def _selected(devices: Sequence[Device], rule: Replicas) -> list[Device]:
     for word in rule.devices:
         matches = [device for device in devices if word in (device.index, device.uuid)]
         if not matches:
-            raise HostError(f"{rule.name} has no device {word!r} to be shared")
+            raise HostError(f"sharing names device {word!r}, which {rule.name} does not have")
         selected += [device for device in matches if device not in selected]
     return selected
 
@@ -253,8 +253,8 @@ class Content:
     settings: Settings
     node: Node
     mode: ResourcesMode  # what it shares with the DRA driver of the same agent
-    # looks at a driver that was replaced before a container gets devices; NvmlError while it is
-    # being replaced
+    # writes what a replaced driver needs before a container gets devices; NvmlError while the
+    # driver is being replaced
     look: Callable[[], Awaitable[None]]
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     # the reason for each device that is not healthy, by id

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The registrations of all resources, each run by an asyncio task of its own.
 
-A resource that goes is emptied first, and served until the kubelet has read that. If it comes back
-in that time, the same registration goes on.
+A resource that is withdrawn is served with an empty list until the kubelet has read that. If it is
+offered again before, its registration goes on.
 
-What is offered is compared with what the kubelet has, by its service for pods' resources. A
-program that registers the same resource under another socket takes it over: the kubelet reads its
-list, does not end our stream, and has no device at all when that program ends (seen on Kubernetes
-1.36). No socket of ours tells; only the kubelet does.
+The offer is compared with the devices that the kubelet has, by its PodResources service. A program
+that registers the same resource under another socket takes it over: the kubelet reads that
+program's list, does not end our stream, and has no device at all when that program ends (seen on
+Kubernetes 1.36). Nothing happens to our sockets; only the kubelet can tell.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from nvct.agent.device_plugin.registration import Registration
 
 LAST = "devices.json"
-"""The file of what was offered last: a process that starts while the driver is being replaced
-cannot see what there is."""
+"""The file of the last offer, for a process that starts while the driver is being replaced and so
+cannot see the devices."""
 BLIND_S = 0.1
-"""How often the sockets are looked at, a stat for each, where nothing reports their changes."""
+"""How often the sockets are looked at, by a stat for each, where inotify reports no changes."""
 KUBELET_S = 10.0  # Between two questions to the kubelet
-HAND_OVER_S = 20.0  # How long another instance may take until it serves: NVML answers it already
+HAND_OVER_S = 20.0  # How long another instance can take until it serves; NVML answers it already
 
 
 class ServedResources:
-    """What this process offers to the kubelet."""
+    """The resources that this process offers to the kubelet."""
 
     def __init__(
         self, log: Log, counts: Counts, host: Host | None = None, store: Store | None = None
@@ -58,7 +58,7 @@ class ServedResources:
 
     @property
     def all(self) -> list[Registration]:
-        """Return the registrations, those that are withdrawn too."""
+        """Return the registrations, including those that are being withdrawn."""
         return list(self._known.values())
 
     @property
@@ -79,7 +79,7 @@ class ServedResources:
             self._serve(name, content)
 
     def offer_last(self, content_of: Callable[[Resource], Content]) -> None:
-        """Offer what a process has offered before in this boot, if that is known."""
+        """Offer the resources that were last offered in this boot, if they are known."""
         document = self._store.read() if self._store else None
         try:
             known = document.get("resources") if isinstance(document, dict) else None
@@ -89,7 +89,7 @@ class ServedResources:
         self.offer(map(content_of, found))
 
     def show_health(self, unhealthy: Callable[[Resource], Mapping[str, str]]) -> None:
-        """Tell the kubelet which devices are unhealthy, by a function of their resource."""
+        """Tell the kubelet which devices are unhealthy; `unhealthy` returns why, by id."""
         for registration in self.current.values():
             content = registration.endpoint.content
             registration.endpoint.update(
@@ -129,7 +129,7 @@ class ServedResources:
         await asyncio.gather(*(canceled(each.task) for each in known))
 
     async def hand_over(self) -> None:
-        """Serve on until another instance has put its sockets in place of these, then stop.
+        """Keep serving until another instance has put its sockets in place of these, then stop.
 
         The kubelet has no device between the end of a stream and the next list.
         """
@@ -164,7 +164,7 @@ class ServedResources:
 
     async def _leave(self, registration: Registration) -> None:
         await registration.withdraw()
-        del self._known[registration.name]  # from here on, another one may take the name
+        del self._known[registration.name]  # from here on, another registration can have the name
         ending = asyncio.create_task(canceled(registration.task))
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
@@ -176,7 +176,7 @@ def load() -> None:
 
 
 async def canceled(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end; raise the exception by which it had ended."""
+    """Cancel a task and wait for its end; raise the exception that it has already ended with."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -185,7 +185,10 @@ async def canceled(task: asyncio.Task[None]) -> None:
 async def watch_kubelet(
     kubelet: str, registrations: Callable[[], Mapping[str, Registration]], journal: Log
 ) -> None:
-    """Compare until canceled, unless the kubelet's folder is not mounted, or `kubelet` is ""."""
+    """Compare the registrations with the kubelet's devices until canceled.
+
+    Nothing is compared while the kubelet's folder is not mounted, or if `kubelet` is "".
+    """
     folder = os.path.dirname(os.path.dirname(kubelet))
     asked = PodResources(f"{folder}/pod-resources/kubelet.sock")
     problem = Problem(journal.info)
@@ -197,7 +200,7 @@ async def watch_kubelet(
             try:
                 has = await asked.allocatable()
             except HostError as error:
-                problem.tell(error, "the kubelet's own list is not known: ")
+                problem.tell(error, "the kubelet's own list of devices is unknown: ")
                 continue
             problem.clear()
             for name, registration in registrations().items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the device plugin: names, aliases and precedence of NVIDIA's, 0.20."""
+"""The settings of the device plugin: flags, aliases and precedence are those of NVIDIA's, 0.20."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Settings(OfNode):
         False, "Give the kubelet the device nodes too", key="flags.plugin.passDeviceSpecs"
     )
     device_list_strategy: tuple[str, ...] = option(
-        ("envvar",), "How the runtime learns the devices; may be repeated",
+        ("envvar",), "How the runtime learns the devices; can be repeated",
         key="flags.plugin.deviceListStrategy", choices=STRATEGIES,
     )  # fmt: skip
     device_id_strategy: str = option(
@@ -65,7 +65,7 @@ class Settings(OfNode):
         key="flags.plugin.cdiAnnotationPrefix",
     )  # fmt: skip
     hook_path: str = option(
-        "/usr/bin/nvidia-ctk", "The program of hooks on the host",
+        "/usr/bin/nvidia-ctk", "The path of the hook program on the host",
         flags="nvidia-cdi-hook-path nvidia-ctk-path", env="NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
         key="flags.plugin.nvidiaCTKPath",
     )  # fmt: skip
@@ -98,7 +98,7 @@ class Settings(OfNode):
         "", "A kubeconfig file, for the taint; default: the pod's service account"
     )
     health_recovery: str = option(
-        "auto", "Whether a device can become healthy again; never: as NVIDIA's", choices=RECOVERY
+        "auto", "Whether a device can recover; never does as NVIDIA's plugin", choices=RECOVERY
     )
     health_probation: str = option(
         "", "Seconds without an error before a device is offered again; default: 60"
@@ -107,7 +107,7 @@ class Settings(OfNode):
         "none", "Checks of each GPU before it is offered: none, default, or CHECK=EFFECT,..."
     )
     xid_table: str = option(
-        "", "A file of what XIDs ask for, which has precedence over nvct's own"
+        "", "A file with the actions of XIDs, which has precedence over nvct's own"
     )
     config_file: str = option("", "A config file, v1")
     cdi_feature_flags: tuple[str, ...] = option((), "Feature flags of CDI specifications")
@@ -148,13 +148,13 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     """Return the settings of command line, environment and config file, and warnings."""
     known, warnings = config_file.resolve(PROGRAM, words, env)
     if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:
-        raise UsageError("--device-list-strategy=auto goes with no other strategy")
+        raise UsageError("--device-list-strategy=auto cannot be combined with other strategies")
     if known.get("kubelet_socket"):
         known["kubelet_socket"] = os.path.abspath(known["kubelet_socket"])
     if not known.get("dev_root"):
         known["dev_root"] = known.get("driver_root", "/")
     if known.get("imex_channel_ids", ()) not in ((), (0,)):
-        raise UsageError("the IMEX channels must be none or 0", hint="--imex-channel-ids=0")
+        raise UsageError("the IMEX channels must be none or 0", hint="use --imex-channel-ids=0")
     settings = Settings(**known)
     if settings.sharing.uses_mps:
         _check_mps(settings)
@@ -162,7 +162,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
 
 
 def _check_mps(settings: Settings) -> None:
-    """Refuse settings that do not go with MPS; the sentences are the incumbent's."""
+    """Raise UsageError if settings exclude MPS, in the incumbent's words."""
     if settings.mig_strategy == "mixed":
         raise UsageError(
             "using --mig-strategy=mixed is not supported with MPS",

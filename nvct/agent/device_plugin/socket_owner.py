@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the owner of one of the kubelet's sockets, so that no other program's plugin is displaced.
 
-NVIDIA's plugin uses the same socket. An agent that sees no process of the host asks NVML's worker
-what the owner is.
+NVIDIA's plugin uses the same socket. An agent that cannot see the host's processes asks the NVML
+worker for the owner.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Owner:
     program: str
 
     def __str__(self) -> str:
-        """Return what a sentence calls it."""
+        """Return its name in a sentence."""
         if not self.pid:
             return "a process of another container"
         return f"process {self.pid}{f' ({self.program})' if self.program else ''}"
@@ -46,7 +46,7 @@ def find(path: str) -> Owner | None:
         connection.settimeout(0)
         try:
             connection.connect(path)
-        except (BlockingIOError, PermissionError):  # it is full, or of another user
+        except (BlockingIOError, PermissionError):  # its queue is full, or it is another user's
             return Owner(0, "")
         except OSError:
             return None
@@ -58,7 +58,7 @@ def find(path: str) -> Owner | None:
 
 
 def find_in(folder: str, name: str) -> Owner:
-    """Return the process that listens on a socket of a folder that the agent can change."""
+    """Return the process that listens on a socket; safe in a folder that the agent can change."""
     try:
         with SharedFolder.open(folder) as opened, opened.socket_path(name) as path:
             return find(path) or Owner(0, "")
@@ -67,7 +67,7 @@ def find_in(folder: str, name: str) -> Owner:
 
 
 async def named(owner: Owner, path: str, ask: Ask | None) -> Owner:
-    """Return an owner as the side knows it that sees the host's processes."""
+    """Return the owner with its process, which `ask` finds if this process cannot see it."""
     if owner.pid or ask is None:
         return owner
     folder, name = os.path.split(path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin asks for of CDI specifications, for the strategies cdi-*.
+"""Has the plugin's CDI specifications written, for the strategies cdi-*.
 
-`nvct.agent.device_plugin.specs` has what is written.
+`nvct.agent.device_plugin.specs` writes them, where the host's files are.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ MIG_MODE = "; if the GPU is in MIG mode, set mig.strategy in the chart (MIG_STRA
 class PluginFiles:
     """The plugin's specifications.
 
-    `folder`: the host's, where this process writes. `host_roots`: where the host's root may be
-    mounted, where this process looks.
+    `folder`: where they are written if this process writes them. `host_roots`: where the host's
+    root can be mounted.
     """
 
     def __init__(self, folder: str, log: Log, host_roots: tuple[str, ...] = ("/",)) -> None:
-        # changes when specifications of others do; () if none is used
+        # changes when other programs' specifications do; () without CDI
         self.signature: Signature = ()
         self._folder = folder
         self._log = log
@@ -41,11 +41,11 @@ class PluginFiles:
         self._devices: frozenset[str] = frozenset()
 
     async def look(self, settings: Settings, discovery: Discovery) -> None:
-        """Learn the signature; it stays as it was while nobody answers."""
+        """Update the signature; it stays as it was while the worker does not answer."""
         if not settings.uses_cdi:
             self.signature = ()
             return
-        with contextlib.suppress(NvctError):  # the look at the machine tells
+        with contextlib.suppress(NvctError):  # the look at the machine reports it
             self.signature = await self._files(settings, discovery).ask(Published(), Signature)
 
     async def write(
@@ -62,7 +62,7 @@ class PluginFiles:
         return written.features
 
     def unhealthy(self, resource: Resource, settings: Settings) -> dict[str, str]:
-        """Return the reason for each device that no engine finds by its CDI name, by id."""
+        """Return why devices whose CDI name is in no specification are unhealthy, by id."""
         if not settings.uses_cdi:
             return {}
         names = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CDI specifications of the device plugin's own kinds, for the strategies cdi-*.
 
-Each class has a file. They are made of the same inventory as those of `nvidia-ctk cdi generate`;
+Each class has a file. They are made from the same inventory as those of `nvidia-ctk cdi generate`;
 a class without a device is left out with a warning. The specification of GPUs gives the driver's
 files as the node's published one does, if that mounts a view of the same driver.
 """
@@ -30,7 +30,7 @@ OF_FILES = ("mounts", "hooks", "env")  # The edits that give the driver's files
 
 
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
-    """Write specifications of GPUs, channels and features; NvctError without GPUs or channels."""
+    """Write specifications of GPUs, channels and features; NvctError if GPUs or channels lack."""
     discovery = _discovery(place, request, report)
     options = _options(place, request)
     made = gpus(place, request, report)
@@ -58,7 +58,7 @@ def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
 
 
 class Made(NamedTuple):
-    """The specification of GPUs, not written; and that which gives the driver's files."""
+    """The specification of GPUs, not written yet, and the published one of the driver's files."""
 
     spec: Spec
     published: Published
@@ -108,14 +108,14 @@ def _save(spec: Spec, place: Place, cls: str) -> None:
 
 
 def _with_files_of(edits: ContainerEdits, spec: Spec) -> ContainerEdits:
-    """Return the common edits of a specification with mounts, hooks and variables of others."""
+    """Return the common edits of `spec` with mounts, hooks and variables replaced by `edits`."""
     common = spec.get("containerEdits", {})
     kept = {key: value for key, value in common.items() if key not in OF_FILES}
     return cast("ContainerEdits", {**kept, **edits})
 
 
 def _host_roots(place: Place) -> tuple[tuple[str, str], ...]:
-    """Return which roots of this container stand for which of the host."""
+    """Return pairs of a root in this container and the host's root that is mounted there."""
     roots, settings = place.roots, place.settings
     pairs = [(roots.driver_root, settings.driver_root)]
     if roots.dev_root not in (None, roots.driver_root):
@@ -136,7 +136,7 @@ def published(folder: str, driver_version: str) -> Published:
 
     `nvct publish` writes a specification of the host. In layout farm, it gives the driver's files
     by one mount of a view, and one hook. The device plugin cannot make a view from its container.
-    `driver_version`: the loaded driver's; the view of another one is not taken.
+    `driver_version`: the loaded driver's; a view of another driver is not used.
     """
     content = registry.scan((folder,))
     reasons = [error.message for error in content.errors.values()]
@@ -153,7 +153,7 @@ def published(folder: str, driver_version: str) -> Published:
 
 
 def _why_not(spec: Spec, path: str, driver_version: str) -> str:
-    """Return why the edits of a specification are not taken, "" if they are."""
+    """Return why the edits of a specification are not used, "" if they are."""
     mounts = spec.get("containerEdits", {}).get("mounts", ())
     if not any(map(mounted.is_view, mounts)):
         return "gives a mount for each file"

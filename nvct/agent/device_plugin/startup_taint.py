@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes a taint from the own Node once pods can have its GPUs.
+"""Removes a taint from this agent's Node once pods can have its GPUs.
 
 A new node is ready before its GPUs are. If its pool gives it a taint, pods that ask for GPUs wait
 and are not refused, and an autoscaler sees that the node is not ready for them.
@@ -25,7 +25,7 @@ POLL_S = 1.0
 
 
 class StartupTaint:
-    """The taint of one key; `reason` tells why it is still there, "" if it is not."""
+    """The taint of one key; `reason` says why it is still there, "" if it is removed."""
 
     def __init__(self, key: str, node: str, connect: Callable[[], Cluster], log: Log) -> None:
         self.key = key
@@ -38,8 +38,8 @@ class StartupTaint:
     async def run(self, listed: Callable[[], Collection[str]]) -> None:
         """Remove the taint, then do nothing until canceled.
 
-        `listed`: returns the names of the resources that the kubelet has read; empty while one is
-        not ready.
+        `listed`: returns the names of the resources that the kubelet has read; [] while it has not
+        read all.
         """
         try:
             await self._until_removed(listed)
@@ -72,7 +72,7 @@ class StartupTaint:
         cluster = self._cluster = self._cluster or self._connect()
         node = await cluster.find(NODE, self.node)
         if node is None:
-            raise HostError(f"the cluster has no node {self.node}: NODE_NAME gives another name")
+            raise HostError(f"the cluster has no node {self.node}: set NODE_NAME to its name")
         allocatable = node.get("status", {}).get("allocatable", {})
         missing = [name for name in names if allocatable.get(name, "0") == "0"]
         if missing:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device plugin: offers the resources of this machine to the kubelet, as they are now.
+"""The device plugin: offers the resources of this machine to the kubelet.
 
-Level-triggered: after each change of the driver, of MIG devices or of the settings, the resources
-are computed again, and each registration gets its new content. Nothing is offered before the
+Level-triggered: after each change of the driver, of MIG devices or of the settings, it computes
+the resources again, and gives each registration its new content. It offers nothing before the
 driver answers and, with CDI, before the specifications are written.
 """
 
@@ -56,7 +56,7 @@ LATER = ("device_plugin.registration",)  # Imported when the task has something 
 
 
 def make(context: Context) -> DevicePlugin:
-    """Return the task; the agent's also starts MPS daemons, else mps-control-daemon does."""
+    """Return the task; in the agent, it also starts MPS daemons, else mps-control-daemon does."""
 
     def discovery(known: Settings) -> Discovery:
         return context.discovery(known.container_driver_root, known.device_discovery_strategy)
@@ -82,9 +82,10 @@ def make(context: Context) -> DevicePlugin:
 class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
-    `reload` has it read the settings again and consider every device healthy. `starts_mps`:
-    whether it starts the control daemons of MPS; else another program does. `hands_over`: begins
-    some work and returns True if another agent serves this node next.
+    The event `reload` makes it read the settings again and, if these are the same, consider every
+    device healthy. `starts_mps`: whether it starts MPS control daemons; else another program does.
+    `hands_over`: begins the task's last work and returns True if another agent serves this node
+    next.
     """
 
     def __init__(
@@ -110,14 +111,14 @@ class DevicePlugin(Task):
         self._ask_engine = ask_engine
         self._mode = mode or ResourcesMode(CLASSIC, is_alone=True)
         self._settings = load()
-        self._strategy = list_strategy.Choice((), "it is not chosen yet")
+        self._strategy = list_strategy.Choice((), "not chosen yet")
         self._taint = taint(self._settings)
         self._hands_over = hands_over
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._is_first = True
         self._offered: tuple[object, ...] | None = None
-        self._loaded = ""  # the driver whose files were written last
+        self._loaded = ""  # the version of the driver whose files were written last
         self._looking = asyncio.Lock()  # an older look must not end after a newer one
         self._failure: NvctError | None = None
         self._counts = Counts()
@@ -133,13 +134,13 @@ class DevicePlugin(Task):
 
     @property
     def is_settled(self) -> bool:  # type: ignore[override]  # of others it is a constant
-        """Return whether the kubelet has its first list, or will not have it soon."""
+        """Return whether the kubelet has read its first list, or will not read it soon."""
         states = [registration.state for registration in self.registrations.values()]
         has_looked = bool(states or self._offered or self._failure)
         return has_looked and not set(states) & {"absent", "serving", "registering"}
 
     def describe(self) -> list[dict[str, object]]:
-        """Return the state of each resource, as JSON data; and why there is none."""
+        """Return the state of each resource, or why there is none, as JSON data."""
         entries: list[dict[str, object]] = [
             {
                 "resource": registration.name,
@@ -164,7 +165,7 @@ class DevicePlugin(Task):
         return entries
 
     def metrics(self) -> Iterator[Family]:
-        """Yield the plugin's own metrics: what it offers now, and what it has counted."""
+        """Yield the plugin's own metrics: its devices, its counters, the health of the GPUs."""
         yield from self._served.metrics()
         yield from families(self._counts)
         yield from self._health.metrics()
@@ -172,8 +173,8 @@ class DevicePlugin(Task):
     async def run(self) -> None:
         """Serve until canceled.
 
-        NvctError if, at the start, the MIG devices do not fit the strategy; or, if the settings
-        say so, the driver does not answer.
+        NvctError if the MIG devices do not fit the strategy at the start; or if the driver does
+        not answer then, and the settings say not to wait for it.
         """
         works = [
             self._follow(),
@@ -210,13 +211,13 @@ class DevicePlugin(Task):
         return *machine, *self._files.signature, self._others(), has_ended
 
     async def _try_offer(self, is_change: bool) -> float:  # noqa: FBT001
-        """Offer what there is; return the seconds until the machine is looked at again."""
+        """Offer this machine's resources; return the seconds until it is looked at again."""
         is_first, self._is_first = self._is_first, False
         try:
             async with self._looking:
                 inventory = await self._offer()
         except NvctError as error:
-            if is_first and not _may_come(error, self._settings):
+            if is_first and not _can_pass(error, self._settings):
                 raise
             return self._fail(error)
         self._health.set_nvml_problem("look", "")
@@ -230,7 +231,7 @@ class DevicePlugin(Task):
         return replace(settings, device_list_strategy=choice.strategies), choice
 
     async def _reload(self) -> None:
-        """Read the settings again; where that is no news, the signal is that of a repair."""
+        """Read the settings again; if they are the same, the signal reports a repair."""
         self.reload.clear()
         self._log.info("Received SIGHUP, reading the settings again")
         is_repair = False
@@ -246,7 +247,7 @@ class DevicePlugin(Task):
             self._health.forget()
 
     async def _look_again(self) -> None:
-        """Write the CDI files of a driver that was replaced since, for Allocate."""
+        """Write the CDI specifications, before Allocate, if the driver was replaced since."""
         self._discovery.nvml.check()
         loaded = procfs.driver_version(self._discovery.roots)
         if self._settings.uses_cdi and self._loaded != loaded:
@@ -315,7 +316,7 @@ class DevicePlugin(Task):
             looking.cancel()
 
     async def _node(self, inventory: Inventory) -> Node:
-        """Return what answers need; write the CDI specifications first, if there are any."""
+        """Return the node's part of answers; with CDI, write the specifications first."""
         channels = imex_channels(self._settings, inventory.imex_channels, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
@@ -327,7 +328,7 @@ class DevicePlugin(Task):
         )
 
     def _fail(self, error: NvctError) -> float:
-        """Offer nothing, or unhealthy devices if only NVML fails; return how long, in seconds."""
+        """Offer nothing, or unhealthy devices if only NVML fails; return seconds until a retry."""
         if self._failure is None or error.message != self._failure.message:
             self._log.error(logs.sentence(error))
         self._failure = error
@@ -344,14 +345,14 @@ class DevicePlugin(Task):
         return RETRY_S
 
     def _listed(self) -> list[str]:
-        """Return the names of all resources, [] unless the kubelet has read each list."""
+        """Return the names of all resources; [] while the kubelet has not read each list."""
         if self._mode.mode == DRA:
             return [DRA] if self._mode.is_listed else []
         states = {name: entry.state for name, entry in self.registrations.items()}
         return list(states) if set(states.values()) == {"listed"} else []
 
     def _unhealthy(self, resource: Resource) -> dict[str, str]:
-        """Return the reason for each device of a resource that is not to be given, by id."""
+        """Return why devices of a resource are unhealthy, by id."""
         known = {
             device.id: reason
             for device in resource.devices.values()
@@ -375,7 +376,7 @@ class DevicePlugin(Task):
         self._served.show_health(self._unhealthy)
 
     def _note_health(self, changes: Iterable[Change]) -> None:
-        """Tell the kubelet which devices are healthy, and count those that an XID has failed."""
+        """Tell the kubelet which devices are healthy; count those that an XID made unhealthy."""
         for change in changes:
             if change.after.must_reset and change.before.state != "unhealthy":
                 for name, registration in self.registrations.items():
@@ -390,7 +391,7 @@ def _without_devices(name: str, state: str, reason: str) -> dict[str, object]:
     return {"resource": name, "devices": 0, "unhealthy": {}, "state": state, "reason": reason}
 
 
-def _may_come(error: NvctError, settings: Settings) -> bool:  # not other MIG devices
+def _can_pass(error: NvctError, settings: Settings) -> bool:  # not MIG devices that do not fit
     is_of_driver = isinstance(error, (NvmlError, DriverNotFoundError, EngineError))
     is_waited_for = is_of_driver and not settings.fail_on_init_error
     return is_waited_for or isinstance(error, ReleasedError)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task `dra`, program `gpu-kubelet-plugin`: devices -> ResourceSlices; claims -> CDI."""
+"""The agent's task `dra` (`gpu-kubelet-plugin`): devices -> ResourceSlices; claims -> CDI."""

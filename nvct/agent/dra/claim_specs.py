@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the driver asks for of CDI specifications, and the names of the devices in them.
+"""Has the CDI specifications of claims written and removed, and names the devices in them.
 
-`nvct.agent.dra.specs` has what is written.
+`nvct.agent.dra.specs` writes them, where the host's files are.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FILES = f"{DRA_VENDOR}/{host_verbs.DRIVER_CLASS}=files"
 
 
 class ClaimSpecs:
-    """The specifications of this node's claims; what is not written or removed raises NvctError.
+    """The specifications of this node's claims; NvctError if one cannot be written or removed.
 
     Attributes:
-        is_known: whether the driver's files were written, so that those of claims can be.
-        signature: changes when specifications of others do.
+        is_known: whether the specification of the driver's files is written: claims need it.
+        signature: changes when other programs' specifications do.
     """
 
     def __init__(self, settings: Settings, discovery: Discovery) -> None:
@@ -45,12 +45,12 @@ class ClaimSpecs:
         self._files = Host(discovery.nvml, lambda: place)
 
     async def look(self) -> None:
-        """Learn the signature; it stays as it was while nobody answers."""
-        with contextlib.suppress(NvctError):  # the look at the machine tells
+        """Update the signature; it stays as it was while the worker does not answer."""
+        with contextlib.suppress(NvctError):  # the look at the machine reports it
             self.signature = await self._files.ask(host_verbs.Published(), Signature)
 
     async def update(self) -> tuple[str, ...]:
-        """Write the driver's files, and know the devices that there are; return warnings."""
+        """Write the specification of the driver's files; return warnings."""
         warnings = await self._files.ask(host_verbs.DriverSpec(), tuple[str, ...])
         self.is_known = True
         return warnings
@@ -59,13 +59,15 @@ class ClaimSpecs:
         """Write the specification of a claim; a claim without devices has none.
 
         Args:
-            known: the devices of the node by name, whose attributes its containers may read.
+            known: the devices of the node by name, whose attributes go into its metadata.
         """
         if claim.entries:
             try:
                 call = _spec(claim, known, self._node)
-            except ValueError as error:  # of one claim: the driver goes on with the others
-                raise HostError(f"claim {claim.full_name} cannot be written: {error}") from error
+            except ValueError as error:  # a HostError, so that other claims are written
+                raise HostError(
+                    f"the CDI specification of claim {claim.full_name} is refused: {error}"
+                ) from error
             await self._files.ask(call, NoneType)
 
     async def remove(self, uid: str) -> None:
@@ -73,7 +75,7 @@ class ClaimSpecs:
         await self._files.ask(host_verbs.RemoveClaim(uid=uid), NoneType)
 
     async def remove_others(self, uids: Iterable[str]) -> None:
-        """Remove the specifications of all claims but some."""
+        """Remove the specifications of all claims except these."""
         await self._files.ask(host_verbs.KeepClaims(uids=tuple(uids)), NoneType)
 
 
@@ -105,9 +107,9 @@ def _spec(claim: Prepared, known: Mapping[str, Device], node: str) -> host_verbs
 def _metadata(
     claim: Prepared, known: Mapping[str, Device], node: str
 ) -> tuple[host_verbs.RequestMetadata, ...]:
-    """Return what containers can read about the devices of each request of a claim.
+    """Return the metadata of each request of a claim, which containers can read.
 
-    The form is that of k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1, 0.36.
+    Its schema is that of k8s.io/dynamic-resource-allocation/api/metadata/v1alpha1, 0.36.
     """
     found = []
     for request in dict.fromkeys(name for entry in claim.entries for name in entry.requests):

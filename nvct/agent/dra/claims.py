@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler has allocated to a ResourceClaim; which claims may be gone.
+"""Reads what the scheduler has allocated to a ResourceClaim, and finds claims that may be gone.
 
-Contract: pure functions of objects as the API server has them.
+Contract: pure functions of the API server's objects, except `Doubts`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 PERCENT = 100
 TURN_S = 180.0
-"""How often the API server is asked for one of the claims that the kubelet does not name."""
+"""How often one of the claims that the kubelet never names is looked up on the API server."""
 
 
 class Doubts:
-    """Which claims may be gone: the ones that the kubelet has ceased to name.
+    """Chooses the claims that may be gone: those that the kubelet no longer names.
 
-    Of those that it does not name though they exist (only init containers have them, or the
-    kubelet is older than Kubernetes 1.34), one comes at a time.
+    The kubelet does not name some claims that exist: only init containers have them, or it is
+    older than Kubernetes 1.34. These are chosen one at a time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -45,9 +45,9 @@ class Doubts:
         self._seen[uid] = self._clock()
 
     def next(self, known: Mapping[str, Prepared], named: Collection[str]) -> list[Prepared]:
-        """Return the prepared claims for which the API server is asked now.
+        """Return the prepared claims to look up on the API server now.
 
-        It is not asked for those that the kubelet still names, by NAMESPACE/NAME.
+        Claims that the kubelet names, as NAMESPACE/NAME, are not looked up.
         """
         names = Counter(claim.full_name for claim in known.values())
         unnamed = {
@@ -75,11 +75,11 @@ def kind(version: str) -> Kind:
 def check(ref: ClaimRef) -> None:
     """Refuse a malformed uid: it becomes part of a file's name."""
     if not UID.fullmatch(ref.uid):
-        raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
+        raise RequestError(f"{ref.uid!r} is not the uid of a ResourceClaim")
 
 
 def checked(claim: Object | None, ref: ClaimRef) -> Object:
-    """Return a claim that has devices."""
+    """Return a claim; RequestError if it does not exist or is not allocated."""
     if claim is None:
         raise RequestError(
             f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"
@@ -95,9 +95,9 @@ def is_allocated(claim: Object) -> bool:
 
 
 def pod_claim(claim: Object) -> str:
-    """Return how the pod calls a claim that is made of a template, "" for another claim.
+    """Return the pod's name for a claim that is made from a template, "" for another claim.
 
-    A user can write another text than Kubernetes does on a claim of his own: that is no name.
+    A user can write anything into this annotation of another claim, so the name is checked.
     """
     annotations = claim["metadata"].get("annotations") or {}
     name = str(annotations.get("resource.kubernetes.io/pod-claim-name", ""))
@@ -109,12 +109,12 @@ def devices(
 ) -> list[tuple[tuple[str, ...], Entry]]:
     """Return the devices of this driver on a node that a claim has, in the claim's order.
 
-    Each comes with the requests that it is for, with the alternative that was taken:
-    REQUEST/ALTERNATIVE. One that the node does not have now is as the claim had it before.
+    Each comes with its requests, as REQUEST or REQUEST/ALTERNATIVE. A device that the node does
+    not have now is taken from `before`.
 
     Raises:
-        HostError: the node has no such device, and the claim did not have it.
-        RequestError: it has a share that is none, or shares of different sizes of one device.
+        HostError: neither the node nor `before` has a device.
+        RequestError: a share is malformed, or the shares of one device differ in size.
     """
     had = {(entry.device, entry.is_admin): entry for entry in before.entries} if before else {}
     found: dict[tuple[str, bool], list[Object]] = {}
@@ -139,9 +139,9 @@ def _consumed(result: Object) -> tuple[int, int] | None:
     memory, cores = (quantity.parse(str(found.get(name, "0"))) for name in (MEMORY, CORES))
     if memory is None or memory < MIB or cores is None or cores > PERCENT:
         raise RequestError(
-            f"the claim has a share of {result['device']} that is none: memory {found[MEMORY]}, "
+            f"the claim's share of {result['device']} is malformed: memory {found[MEMORY]}, "
             f"cores {found.get(CORES, 0)}",
-            hint="memory counts in MiB, and cores in percent",
+            hint="memory must be at least 1Mi, and cores are percent, at most 100",
         )
     return int(memory), int(cores)
 
@@ -165,7 +165,7 @@ def _entry(
         )
     if len(consumed) > 1:
         raise RequestError(
-            f"the claim has shares of different sizes of {name}; a client has one limit",
+            f"the claim has shares of different sizes of {name}, but a client can have one limit",
             hint="ask for each by a claim of its own",
         )
     memory, cores = consumed.pop() or (0, 0)
@@ -173,7 +173,7 @@ def _entry(
         memory = cores = 0
     return Entry(
         device=name, uuid=device.uuid, gpu=device.gpu, is_admin=is_admin, place=device.place,
-        # A container names the request; which of its alternatives was taken does not matter to it.
+        # Containers name the request, whichever of its alternatives was chosen.
         requests=tuple(dict.fromkeys(_request(result) for result in results)),
         alternatives=tuple(one["request"] for one in results if "/" in one["request"]),
         share_mib=memory // MIB, cores=cores,
@@ -182,30 +182,30 @@ def _entry(
 
 
 def excluded(claim: Prepared, other: Prepared) -> HostError:
-    """Return why a claim cannot have a device while another one has it."""
+    """Return the error for a claim that wants a device that another claim has."""
     device, share, held = claim.excluded_by(other), claim.share, other.share
     if share and held:
         is_same = share.share_mib == held.share_mib
-        kind = "another setting of MEMORY_SHARES" if is_same else f"{held.share_mib}Mi"
+        which = "from another setting of MEMORY_SHARES" if is_same else f"of {held.share_mib}Mi"
         return HostError(
-            f"{device} has shares of {kind} for claim {other.full_name}, and this claim asks for "
+            f"{device} has shares {which} for claim {other.full_name}, and this claim asks for "
             f"{share.share_mib}Mi",
             hint="the claim is prepared when the pods of the other shares have ended",
         )
     if held:
         return HostError(
-            f"{device} is shared by memory for claim {other.full_name}, and this claim asks for "
-            "no memory",
-            hint="ask for the capacity memory, or for a GPU that no claim has",
+            f"claim {other.full_name} has a share of the memory of {device}, and this claim asks "
+            "for the whole GPU",
+            hint="ask for a share, by the capacity memory, or for a GPU that no claim has",
         )
     return HostError(
         f"{device} is prepared for claim {other.full_name}",
-        hint="the pod of that claim may still end",
+        hint="this claim is prepared when the pod of that claim has ended",
     )
 
 
 def check_sum(claim: Prepared, known: Iterable[Prepared], devices: Iterable[Device]) -> None:
-    """Refuse a share with which a GPU would give more memory than it has, whoever asks for it."""
+    """Raise HostError if all shares of a claim's GPU would exceed the GPU's memory."""
     own = claim.share
     if own is None:
         return
@@ -214,7 +214,7 @@ def check_sum(claim: Prepared, known: Iterable[Prepared], devices: Iterable[Devi
     capacity = next((one.capacity.get(MEMORY) for one in devices if one.uuid == own.gpu), None)
     if capacity is not None and sum_mib > capacity // MIB:
         raise HostError(
-            f"the shares of {own.device} would have {sum_mib}Mi, and it has {capacity // MIB}Mi",
+            f"the shares of {own.device} would need {sum_mib}Mi, but it has {capacity // MIB}Mi",
             hint="the claim is prepared when the pods of other shares have ended",
         )
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs a device plugin offers, or pods have of one: the driver does not offer those.
+"""Finds the GPUs that device plugins offer or have given to pods: DRA does not offer these.
 
-The kubelet is asked, by its service for pods' resources; so it does not matter which program's
-plugin it is, and a GPU of a pod that started before a switch stays that pod's.
+It asks the kubelet's PodResources service, so any program's device plugin counts, and a pod that
+started before a switch to DRA keeps its GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Classic:
     """The device plugins of this node.
 
     Attributes:
-        taken: UUIDs of the GPUs and MIG devices that they have, None before the kubelet answered.
+        taken: UUIDs of their GPUs and MIG devices, None before the kubelet has answered.
         claims: NAMESPACE/NAME of the claims that pods use, from the kubelet's last answer.
     """
 
@@ -30,7 +30,7 @@ class Classic:
         self._pods: PodResources | None = None
 
     async def look(self) -> None:
-        """Ask the kubelet which devices they offer, and which ones pods have of them.
+        """Ask the kubelet which devices they offer, and which they have given to pods.
 
         Raises:
             HostError: the kubelet does not answer; `taken` stays.
@@ -55,7 +55,7 @@ class Classic:
         return _holders(await pods.holdings() if pods else ())
 
     def of(self, offer: Offer) -> Offer:
-        """Return the devices that share no GPU with a device plugin; none if nobody knows."""
+        """Return the devices of GPUs that no device plugin has; none if that is not known."""
         if self.taken is None:
             return Offer()
         gpus = {device.gpu for device in offer.devices}

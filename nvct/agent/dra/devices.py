@@ -24,9 +24,9 @@ Attributes: TypeAlias = Mapping[str, Value]
 DRIVER = "gpu.nvidia.com"
 MIB = 1 << 20
 MEMORY, CORES = "memory", "cores"
-"""Capacities of which claims can have a part; cores are the threads of a GPU in percent."""
+"""Capacities that claims can share; cores are percent of a GPU's threads."""
 TEXT_LIMIT = 64
-"""Characters of an attribute's value (ResourceSlice of resource.k8s.io)."""
+"""The most characters of an attribute's value (ResourceSlice of resource.k8s.io)."""
 NUMA_NODE = "resource.kubernetes.io/numaNode"
 PCI_BUS_ID, PCIE_ROOT = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot"
 
@@ -38,7 +38,7 @@ class Version(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a MIG device is on its GPU, when it exists.
+    """The place of a MIG device on its GPU, whether it exists or not.
 
     Attributes:
         kind: NVML_GPU_INSTANCE_PROFILE_*.
@@ -57,17 +57,18 @@ class Device:
     """A device that the scheduler can allocate.
 
     Attributes:
-        name: of the device in its pool, e.g. gpu-0.
+        name: in its pool, e.g. gpu-0.
         compute: the CUDA compute capability, UNKNOWN if NVML does not tell it.
-        uuid: of the GPU or MIG device, by which its CDI device is named; "" if it is to be made.
+        uuid: of the GPU or MIG device, the name of its CDI device; "" before the device is made.
+        gpu: the UUID of its GPU.
         attributes: by name; a name without a domain belongs to the driver.
         place: of a MIG device that is made when a claim is prepared, None for other devices.
-        counter_set, counters: what it takes of its GPU's counters; {} if it shares none.
+        counter_set, counters: what it consumes of this set; {} if it shares no counters.
         instance: the ids of GPU instance and compute instance of a MIG device that exists.
         unhealthy: why pods cannot have it now, "" if they can.
-        xid: the last one that an application has caused on it, 0 if none has.
-        share_mib: the sizes of shares of its memory: a number in MiB, 0 for any, None if one
-            claim has it alone.
+        xid: the last XID that an application has caused on it, 0 without one.
+        share_mib: the size of its shares of memory in MiB, 0 if sizes can differ, None if only
+            one claim can have it.
     """
 
     name: str
@@ -87,11 +88,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a node offers.
+    """The devices of a node, in the order in which the scheduler takes them.
 
     Attributes:
-        devices: in the order in which the scheduler takes them.
-        counters: of each set by its name: what the devices share.
+        counters: what there is of each counter that devices share, by set and name.
     """
 
     devices: tuple[Device, ...] = ()
@@ -104,16 +104,15 @@ class Offer:
         *,
         drops: bool,
     ) -> Offer:
-        """Return the same devices with their problems.
+        """Return the same devices with their health.
 
         Args:
-            problem: returns why pods cannot have a device, "" if they can; by the UUID of its GPU,
-                and the ids of instances.
-            xid: returns the last XID of an application on it, 0 if there was none.
-            drops: leave out the devices that have a problem.
+            problem: returns `Device.unhealthy`, given the device's `gpu` and `instance`.
+            xid: returns `Device.xid`, same.
+            drops: whether to leave out the devices that have a problem.
         """
         marked = []
-        for device in self.devices:  # each second: a copy of all takes ten times as long
+        for device in self.devices:  # runs each second, and to copy all takes ten times as long
             health = problem(device.gpu, device.instance), xid(device.gpu, device.instance)
             is_same = health == (device.unhealthy, device.xid)
             marked.append(
@@ -123,10 +122,10 @@ class Offer:
         return self if kept == self.devices else replace(self, devices=kept)
 
     def with_shares(self, sizes: Mapping[str, int]) -> Offer:
-        """Return the same devices, of which claims can have a part of the memory.
+        """Return the same devices; claims can share the memory of those that MPS can limit.
 
-        Those are whole GPUs on which MPS has limits. The sizes in MiB are those of GPUs where one
-        is chosen, by UUID.
+        Those are whole GPUs since Volta. `sizes` has the size of a GPU's shares in MiB by its
+        UUID, where a claim has determined it.
         """
         shared = tuple(
             replace(device, share_mib=sizes.get(device.gpu, 0))
@@ -139,7 +138,7 @@ class Offer:
         return replace(self, devices=shared)
 
     def of_gpus(self, gpus: Collection[str]) -> Offer:
-        """Return the part of some GPUs, by their UUIDs."""
+        """Return the devices and counters of these GPUs, given by UUID."""
         devices = tuple(device for device in self.devices if device.gpu in gpus)
         sets = {device.counter_set for device in devices if device.counters}
         return Offer(
@@ -150,13 +149,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What devices are made of.
+    """The facts about a machine that its devices are computed from; mappings are by GPU UUID.
 
     Attributes:
-        attributes: NVML's, of each GPU by its UUID.
-        properties: NVML's, same.
-        pcie_roots: the PCIe root of each GPU by its UUID; a GPU without a known one is missing.
-        mig: NVML's MIG state of each GPU by its UUID, {} if no GPU is in MIG mode.
+        attributes, properties: NVML's.
+        pcie_roots: without GPUs whose PCIe root is unknown.
+        mig: NVML's MIG state, {} if no GPU is in MIG mode.
     """
 
     inventory: Inventory
@@ -172,7 +170,7 @@ class Machine:
 
 
 def devices(machine: Machine) -> tuple[Device, ...]:
-    """Return the whole GPUs of a node in NVML's order: those that are not in MIG mode."""
+    """Return the GPUs of a node that are not in MIG mode, in NVML's order."""
     domains = nvlink_domains(machine)
     return tuple(
         _gpu(gpu, machine, domains.get(gpu.uuid, ""))
@@ -187,10 +185,10 @@ def counter_set(gpu: Gpu) -> str:
 
 
 def nvlink_domains(machine: Machine) -> dict[str, str]:
-    """Return the NVLink domain of each GPU by its UUID: GPUs that reach each other by NVLink.
+    """Return the NVLink domain of each GPU by its UUID; GPUs of one domain can use NVLink.
 
-    It is the fabric's UUID and clique, else the UUID of the first GPU of those that are linked
-    directly. A GPU without NVLink has none.
+    A domain is named by the fabric's UUID and clique, else by the UUID of its first GPU. A GPU
+    without NVLink has no domain.
     """
     inventory = machine.inventory
     groups = _linked(inventory.links)
@@ -205,7 +203,7 @@ def nvlink_domains(machine: Machine) -> dict[str, str]:
 
 
 def _linked(links: tuple[GpuLink, ...]) -> dict[str, set[str]]:
-    """Return the group of each GPU that has a direct NVLink to another one."""
+    """Return each GPU's group: the GPUs that direct NVLinks connect with it."""
     groups: dict[str, set[str]] = {}
     for link in links:
         if link.nvlinks:
@@ -256,7 +254,7 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
 
 
 def version(text: str) -> Version | None:
-    """Return a version of one to three numbers as semver has it; None if it is no such version.
+    """Return a version of one to three numbers in the form of semver; None for another text.
 
     Semver allows no leading zeros: driver 580.65.06 is 580.65.6.
     """

@@ -21,7 +21,7 @@ class Endpoint(Sockets):
     """Serves a driver on its sockets."""
 
     def __init__(self, driver: dra_service.Driver, settings: Settings, host: Host) -> None:
-        self._host = host  # tells what has a socket, if this process does not see it
+        self._host = host  # names the process that has a socket if this one cannot see it
         suffix = f"-{settings.pod_uid}" if settings.pod_uid else ""
         self.socket = f"{settings.plugins}/{DRIVER}/dra{suffix}.sock"
         self.registration = f"{settings.registry}/{DRIVER}{suffix}-reg.sock"
@@ -29,7 +29,7 @@ class Endpoint(Sockets):
         super().__init__(self.socket, self.registration)
 
     async def start(self) -> None:
-        """Serve on new sockets; those that nobody serves any more are removed.
+        """Serve on new sockets, and remove sockets that nobody serves.
 
         Raises:
             HostError: another driver of this name runs here, or a socket cannot be made.
@@ -41,10 +41,10 @@ class Endpoint(Sockets):
                 os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
             await self.serve(partial(dra_service.server, self._driver, DRIVER, self.socket))
         except OSError as error:
-            raise HostError(f"no socket can be made for {self.socket}: {error}") from error
+            raise HostError(f"the sockets of {DRIVER} cannot be made: {error}") from error
 
     async def is_alone(self) -> bool:
-        """Report whether this driver serves the kubelet, and no other one of its name does."""
+        """Return whether this driver serves the kubelet, and no other driver of its name does."""
         try:
             await self._check_others()
         except HostError:
@@ -52,7 +52,7 @@ class Endpoint(Sockets):
         return self.owns_sockets()
 
     async def _check_others(self) -> None:
-        """Remove sockets without a process."""
+        """Remove sockets that nobody serves; HostError if another driver of this name serves."""
         registry, plugins = (os.path.dirname(path) for path in (self.registration, self.socket))
         served = self.paths if self.owns_sockets() else ()
         registrations = glob.glob(f"{glob.escape(registry)}/{DRIVER}*-reg.sock")

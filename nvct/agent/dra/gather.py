@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What devices are made of, from the agent's discovery, NVML and sysfs."""
+"""Reads the facts that devices are computed from: the agent's discovery, NVML and sysfs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nvct.host.gpu import pci
 
 
 async def machine(discovery: Discovery) -> Machine:
-    """Return this machine; DriverNotFoundError or NvmlError if no driver answers."""
+    """Return this machine's facts; DriverNotFoundError or NvmlError if no driver answers."""
     inventory = await discovery.inventory()
     if not inventory.gpus:
         return Machine(inventory=inventory)

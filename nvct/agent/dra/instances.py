@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes and destroys the MIG devices of claims: one compute instance that fills a GPU instance.
+"""Makes and destroys the MIG devices of claims: each is a GPU instance with one compute instance.
 
-A MIG device is known by its place on its GPU, because its ids and its UUID differ after each boot.
+A MIG device is identified by its place, because its ids and its UUID differ after each boot.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from nvct.host.roots import Roots
 from nvct.oci.jsontext import Json
 
 Key: TypeAlias = tuple[str, int, int, int]
-"""UUID of the GPU, profile, first memory slice, number of these."""
+"""UUID of the GPU, profile, first memory slice, number of memory slices."""
 Uuids: TypeAlias = Mapping[Key, str]
 """The UUIDs of MIG devices."""
 Arguments: TypeAlias = Mapping[str, Json]
 
 
 class Instances:
-    """The MIG devices that this driver makes; what NVML refuses raises NvctError."""
+    """Makes and destroys MIG devices; NvctError if NVML refuses."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Instances:
         state = await self._state(gpu)
         if state is None or not state.enabled:
             raise HostError(
-                f"GPU {gpu} is not in MIG mode", hint="nvidia-smi -i GPU -mig 1, on the node"
+                f"GPU {gpu} is not in MIG mode", hint="run nvidia-smi -i GPU -mig 1 on the node"
             )
         instance = instance_at(state, place)
         gi = instance.id if instance else await self._make(gpu, place)
@@ -62,7 +62,7 @@ class Instances:
             await self._nvml.call("mig_create_compute", int, arguments)
 
     async def destroy(self, gpu: str, place: Place) -> None:
-        """Destroy the MIG device at a place, if there is one, also while the driver is let go."""
+        """Destroy the MIG device at a place if it exists, even while the driver is released."""
         with self._nvml.ending():
             state = await self._state(gpu)
             instance = instance_at(state, place) if state else None
@@ -71,9 +71,9 @@ class Instances:
                 self._log.info(f"destroyed GPU instance {instance.id} of {gpu}")
 
     async def uuids(self) -> Uuids:
-        """Look at the machine, and return the MIG devices that can be given to containers.
+        """Look at the machine, and return the UUIDs of MIG devices that have device nodes.
 
-        One look serves all who asked before it began.
+        One look serves all callers that asked before it began.
         """
         asked = self._looks
         async with self._looking:
@@ -110,12 +110,12 @@ class Instances:
 
 
 def key(gpu: str, place: Place) -> Key:
-    """Return what tells a MIG device from others."""
+    """Return the key of the MIG device at a place."""
     return gpu, place.kind, place.start, place.size
 
 
 def with_uuids(claim: Prepared, there: Uuids) -> Prepared:
-    """Return a claim with the UUIDs of its MIG devices; HostError if one is not there."""
+    """Return a claim with the UUIDs of its MIG devices; HostError if one is missing."""
     return replace(claim, entries=tuple(_with_uuid(entry, there) for entry in claim.entries))
 
 
@@ -132,7 +132,7 @@ def _with_uuid(entry: Entry, there: Uuids) -> Entry:
 
 
 async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:
-    """Make device nodes that MIG devices lack, here or where NVML is; NvctError if that fails."""
+    """Make missing nodes of MIG devices, in this process or the worker; NvctError if it fails."""
     if nvml.chooses_library:
         await asyncio.to_thread(mig_verbs.make_nodes, roots)
     else:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of prepared claims: a file that survives the agent and the node's boots.
+"""The journal of prepared claims: a file that survives restarts of the agent and of the node.
 
-Contract: read and written as a whole under a lock, because two instances of the driver may run
-during an update. Written atomically. Everything else (CDI specifications) is derived from it.
+Contract: it is read and written as a whole under a lock, because two instances of the driver can
+run during an update. It is written atomically. CDI specifications are derived from it.
 
-What several claims have of a GPU, its MIG devices and the MPS control daemon of its shares, has a
-lock of its own, because to make one takes long. Who needs both locks takes the GPU's first.
+Each GPU has a lock of its own, for its MIG devices and for the MPS control daemon of its shares,
+because making these takes long. Code that needs both locks takes the GPU's first.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ Places: TypeAlias = dict[str, list[Place]]
 
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
 GPU_LOCK = "nvct-claims-{}.lock"
-"""By the UUID of the GPU."""
+"""The lock of a GPU, by its UUID."""
 HOLDER_LIMIT = 512
-"""Bytes of a lock file, which says who has the lock."""
+"""The most bytes of a lock file, which says who has the lock."""
 VERSION = 1
 FIRST = (
     "namespace", "name", "uid", "entries", "daemon", "device", "uuid", "gpu", "requests",
     "is_admin", "place", "resource", "uuids", "limits", "percentage", "has_metadata", "pod_claim",
 )  # fmt: skip
-"""Fields of its earliest forms. Later ones are only written if they say something: the version
-before refuses those that it does not know, and one can go back to it."""
+"""Fields of its earliest forms, always written. Later fields are written only if they have a
+value: older versions of nvct refuse a field that they do not know, and users can go back to one.
+"""
 LIMIT = 16 << 20
-"""Bytes; a claim has one KB."""
+"""The most bytes of the file; a claim takes about one KB."""
 LOCK_S = 30.0
 """Less than the kubelet's limit for a call, 45 s (pkg/kubelet/cm/dra/plugin of 1.36)."""
 POLL_S = 0.01
@@ -51,13 +52,12 @@ class Entry:
     """A device of a prepared claim.
 
     Attributes:
-        is_admin: whether others may have it too.
-        place: of a MIG device that was made for the claim, whose UUID is then "".
-        share_mib, cores: what it has of the GPU's memory, and of its threads in percent; 0 if it
-            has the GPU alone, and if nothing limits its threads.
+        is_admin: whether the claim has admin access: other claims can have the device, too.
+        place: of a MIG device that is made for the claim, whose `uuid` is then "".
+        share_mib: memory of each share, 0 for a whole device.
+        cores: the share's limit of GPU threads in percent, 0 for no limit.
         alternatives: those that were chosen for requests, as REQUEST/ALTERNATIVE.
-        shares: of a device that several claims have: the request and the id of each share; an
-            earlier version has not written them.
+        shares: request and id of each share; older versions of nvct did not write them.
     """
 
     device: str
@@ -73,17 +73,17 @@ class Entry:
 
     @property
     def answers(self) -> list[tuple[tuple[str, ...], str]]:
-        """Return the requests and the id of each share of it, "" for the id of what has none."""
+        """Return requests and id of each share; a whole device counts as one with the id ""."""
         whole: list[tuple[tuple[str, ...], str]] = [(self.requests, "")]
         return [((name,), share) for name, share in self.shares] or whole
 
     @property
     def memory_mib(self) -> int:
-        """Return what all its shares have of the GPU's memory."""
+        """Return the memory of all its shares together."""
         return self.share_mib * max(1, len(self.shares))
 
     def excludes(self, other: Entry) -> bool:
-        """Return whether no two claims can have these two devices at the same time."""
+        """Return whether two claims cannot have these two devices at the same time."""
         if self.place and other.place and self.gpu == other.gpu:
             first, second = sorted((self.place, other.place), key=lambda place: place.start)
             return first.start + first.size > second.start
@@ -92,13 +92,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared claim; `daemon` is None if it does not share by MPS.
-
-    A claim with a share of a GPU's memory has the daemon of all that share this GPU.
+    """A prepared claim.
 
     Attributes:
+        daemon: its MPS control daemon or time slice, None without both. All claims with a share of
+            a GPU's memory have the same daemon.
         has_metadata: whether its containers get files about its devices.
-        pod_claim: how the pod calls it, if it is of a template.
+        pod_claim: the pod's name for it if it is made from a template, else "".
     """
 
     namespace: str
@@ -115,7 +115,7 @@ class Prepared:
         return f"{self.namespace}/{self.name}"
 
     def excluded_by(self, other: Prepared) -> str:
-        """Return what both claims have and one alone may have, "" if there is nothing."""
+        """Return a device that both claims have but only one can have, "" if there is none."""
         if self.share and other.share and self.daemon == other.daemon:
             return ""
         for entry in self._own:
@@ -126,7 +126,7 @@ class Prepared:
 
     @property
     def share(self) -> Entry | None:
-        """Return its share of a GPU's memory, None if it has devices alone."""
+        """Return its share of a GPU's memory, None if it has whole devices only."""
         return next((entry for entry in self._own if entry.share_mib), None)
 
     @property
@@ -136,13 +136,13 @@ class Prepared:
 
     @property
     def locked_gpus(self) -> set[str]:
-        """Return the GPUs of which something is made or ended for it and other claims."""
+        """Return the GPUs whose lock is needed to end its MIG devices and daemon."""
         share = self.share
         return {gpu for gpu, _ in self.places} | ({share.gpu} if share else set())
 
     @property
     def has_places(self) -> bool:
-        """Return whether it has MIG devices that are made for claims."""
+        """Return whether it has MIG devices that are made for claims, also by admin access."""
         return any(entry.place for entry in self.entries)
 
     @property
@@ -150,7 +150,7 @@ class Prepared:
         return [entry for entry in self.entries if not entry.is_admin]
 
     def uses_mps(self, entry: Entry) -> bool:
-        """Return whether containers use one of its devices by its daemon."""
+        """Return whether containers use this device through the claim's MPS control daemon."""
         if self.daemon is None or self.daemon.time_slice:
             return False
         return entry.uuid in self.daemon.uuids and not entry.is_admin
@@ -160,10 +160,10 @@ class Journal:
     """The claims of one node by their uids, in a folder that is made if it is missing.
 
     Raises:
-        HostError: here and in each method: a file or the folder cannot be made, read, written, or
-            is locked by somebody else for too long.
-        DocumentError: in what reads the claims: they are malformed.
-        UnsafePathError: something is a link, or others could have written it.
+        HostError: here and in each method: a file or the folder cannot be made, read or written,
+            or another process has had a lock for too long.
+        DocumentError: the file is malformed.
+        UnsafePathError: a path is a link, or other users could have written it.
     """
 
     def __init__(self, folder: str) -> None:
@@ -176,13 +176,13 @@ class Journal:
 
     @contextlib.asynccontextmanager
     async def locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
-        """Yield the claims, which nobody else changes meanwhile, see `save`; others read `why`."""
+        """Lock the journal and yield its claims, see `save`; `why` is for others that wait."""
         async with self._lock(LOCK, why):
             yield self.load()
 
     @contextlib.asynccontextmanager
     async def gpus_locked(self, gpus: Iterable[str], why: str) -> AsyncIterator[None]:
-        """Within the block, nobody else makes or removes devices on these GPUs for claims."""
+        """Lock GPUs: nobody else makes or removes devices on them for claims meanwhile."""
         async with contextlib.AsyncExitStack() as stack:
             for gpu in sorted(gpus):  # in one order, so that no two wait for each other
                 await stack.enter_async_context(self._lock(GPU_LOCK.format(gpu), why))
@@ -198,7 +198,8 @@ class Journal:
                     if time.monotonic() > end:
                         holder = folder.read(name, HOLDER_LIMIT).decode(errors="replace")
                         raise HostError(
-                            f"{path} is locked for {LOCK_S:g} s: {holder or 'nobody says why'}",
+                            f"{path} has been locked for {LOCK_S:g} s: "
+                            f"{holder or 'the holder is unknown'}",
                             hint="the kubelet asks again",
                         )
                     await asyncio.sleep(POLL_S)
@@ -206,7 +207,7 @@ class Journal:
             raise HostError(f"{path} cannot be opened: {error.strerror}") from error
         try:
             holder = f"{why}, by process {os.getpid()} of {os.uname().nodename}"
-            with contextlib.suppress(OSError):  # a full disk; the lock is there
+            with contextlib.suppress(OSError):  # e.g. a full disk: the lock itself is held
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, holder.encode()[:HOLDER_LIMIT], 0)
             yield
@@ -214,7 +215,7 @@ class Journal:
             os.close(fd)
 
     def load(self) -> dict[str, Prepared]:
-        """Return the claims as the file has them."""
+        """Return the claims of the file by uid."""
         try:
             with SharedFolder.open(self._folder) as folder:
                 document = json.loads(folder.read(FILE, LIMIT))
@@ -227,7 +228,7 @@ class Journal:
         return self._parsed(document)
 
     def places(self, before: Mapping[str, Iterable[Place]] | None = None) -> Places:
-        """Return where MIG devices were made for claims, now and `before`, by UUID of the GPU."""
+        """Return the places of claims' MIG devices by UUID of the GPU, after those of `before`."""
         places: Places = {gpu: [*known] for gpu, known in (before or {}).items()}
         for claim in self.load().values():
             for entry in claim.entries:
@@ -240,11 +241,11 @@ class Journal:
         return {gpu for claim in self.load().values() for gpu in gpus_of(claim)}
 
     def save(self, claims: Mapping[str, Prepared]) -> None:
-        """Write all claims."""
+        """Replace the file's claims by these."""
         rows = [asdict(claims[uid], dict_factory=_written) for uid in sorted(claims)]
         document = {"version": VERSION, "claims": rows}
         try:
-            # On the disk: after a boot the kubelet does not prepare a claim again.
+            # Synced to the disk: after a boot the kubelet does not prepare a claim again.
             with SharedFolder.open(self._folder) as folder:
                 folder.write(FILE, json.dumps(document, indent=1).encode(), sync=True)
         except OSError as error:
@@ -275,17 +276,17 @@ class Journal:
 
 
 class UnpreparedError(HostError):
-    """The journal does not have a claim any more."""
+    """The journal no longer has a claim."""
 
 
 def check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
-    """Refuse by UnpreparedError a claim that the journal does not have any more."""
+    """Raise UnpreparedError if the journal no longer has this claim."""
     if known.get(claim.uid) != claim:
         raise UnpreparedError(f"claim {claim.name} was unprepared before it had its devices")
 
 
 def gpus_of(claim: Prepared) -> set[str]:
-    """Return the UUIDs of the GPUs of which a claim has a device, not only by admin access."""
+    """Return the UUIDs of the GPUs of a claim's devices, except those by admin access."""
     return {entry.gpu for entry in claim.entries if not entry.is_admin}
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG devices for dynamic resource allocation: those that exist, or those that a GPU could have.
 
-Those that a GPU could have are its profiles at each of their places. They share the counters of
-their GPU, so that the scheduler takes no two that exclude each other, and are made when a claim is
-prepared. Contract: pure functions. Names and capacities are those of NVIDIA's driver.
+A GPU could have each of its profiles at each of their placements. These devices share counters of
+their GPU, so that the scheduler takes no two that overlap, and are made when a claim is prepared.
+Contract: pure functions. Names and capacities are those of NVIDIA's driver.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 def existing(
     gpu: Gpu, instances: Iterable[GpuInstance], state: MigGpu, machine: Machine
 ) -> Iterator[Device]:
-    """Yield the MIG devices of GPU instances; one of several in an instance is left out."""
+    """Yield the MIG devices of these GPU instances that have exactly one compute instance."""
     for instance in instances:
         found = [mig for mig in gpu.mig if mig.gi == instance.id]
         profile = _profile(state, instance.kind)
@@ -49,9 +49,10 @@ def possible(
     """Return the MIG devices that a GPU could have, and the counters that they share.
 
     Args:
-        foreign: its GPU instances that no claim has; what they overlap is not possible.
-        profiles: that are offered; () is all.
-        made: what claims have is offered, too: its profile, first memory slice and their number.
+        foreign: its GPU instances that no claim has; MIG devices that overlap them are left out.
+        profiles: those to offer; () is all.
+        made: profile, first memory slice and number of slices of claims' MIG devices, which are
+            offered whatever their profile is.
     """
     devices = []
     total: dict[str, int] = {}
@@ -87,11 +88,10 @@ def possible(
 
 
 def _needed(devices: Sequence[Device], left: Mapping[str, int]) -> set[str]:
-    """Return the counters that refuse something: the scheduler's time grows with their number.
+    """Return the counters that can refuse a device; the others only cost the scheduler time.
 
-    The others follow from these. A memory slice follows from one that all of its devices use, too.
-    Anything else follows from the memory slices if no devices that fit beside each other take more
-    of it than there is.
+    A memory slice is not needed if all of its devices also use another one. Any other counter is
+    not needed if devices that fit beside each other never take more of it than there is.
     """
     users = {
         name: {device.name for device in devices if name in device.counters}
@@ -107,7 +107,7 @@ def _needed(devices: Sequence[Device], left: Mapping[str, int]) -> set[str]:
 
 
 def _most(devices: Iterable[Device], name: str) -> int:
-    """Return the most that devices in different memory slices take of a counter."""
+    """Return the most of a counter that devices in different memory slices take together."""
     places = [(device.place, device.counters.get(name, 0)) for device in devices if device.place]
     most = [0]  # of devices that end at or before a memory slice
     for end in range(1, max((place.start + place.size for place, _ in places), default=0) + 1):
@@ -183,8 +183,8 @@ def offer(
     Args:
         claimed: the places of MIG devices that were made for claims, by the UUID of the GPU.
         on_demand: whether MIG devices are made when a claim is prepared.
-        profiles: of which they are made; () is all. What a claim has stays, or the scheduler would
-            not know that its place is taken.
+        profiles: those to make; () is all. MIG devices of claims are offered whatever their
+            profile is, or the scheduler would not know that their place is taken.
     """
     found: list[Device] = list(devices(machine))
     counters: dict[str, Mapping[str, int]] = {}

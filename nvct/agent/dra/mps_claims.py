@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MPS control daemons of claims: started before a claim is prepared, stopped after it.
+"""The MPS control daemons of claims: they run while a claim is prepared.
 
-The agent's keeper has them, beside those of the device plugin. It starts again what has ended;
-after a restart of the agent, it gets the daemons of the journal.
+The agent's keeper runs them, beside those of the device plugin, and restarts a daemon that has
+ended. After a restart of the agent, the keeper gets the daemons from the journal.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LOOK_S = 2.0
 POLL_S = 0.1
 """The same, while a claim waits for its daemon."""
 LIMIT_S = 12.0
-"""Until a daemon is ready, or has ended: with the wait for the journal's lock less than the
-kubelet's limit for a call."""
+"""Seconds to wait for the start or the end of a daemon: together with the wait for the journal's
+lock less than the kubelet's limit for a call."""
 
 
 class ClaimDaemons:
-    """The daemons of this node's claims; `problems` tells why one is not ready, "" if it is."""
+    """The daemons of this node's claims; `problems` has why each is not ready, "" if it is."""
 
     def __init__(self, nvml: NvmlClient, log: Log) -> None:
         self.problems: dict[str, str] = {}
@@ -38,11 +38,11 @@ class ClaimDaemons:
         self._asked: dict[str, Daemon] = {}
 
     def want(self, daemons: Iterable[Daemon]) -> None:
-        """Want these daemons, and no others."""
+        """Set which daemons are to run: these, and no others."""
         self._wanted = {daemon.resource: daemon for daemon in daemons}
 
     async def ensure(self, daemon: Daemon) -> None:
-        """Want a daemon and wait until its limits are read back; NvctError if that is too late."""
+        """Have a daemon run, and wait until its limits are read back; NvctError if that fails."""
         name = daemon.resource
         self._wanted[name] = daemon
         end = time.monotonic() + LIMIT_S
@@ -58,13 +58,13 @@ class ClaimDaemons:
         self.problems[name] = ""
 
     async def release(self, daemon: Daemon) -> None:
-        """Want a daemon no more, and wait until it has ended, or another claim wants it.
+        """Stop a daemon, and wait until it has ended or another claim wants it.
 
         Raises:
-            NvctError: that is too late.
+            NvctError: it has not ended in time.
         """
         name = daemon.resource
-        # A keeper stops what it knows: one that was started a moment ago may not know it yet.
+        # A keeper stops only daemons that it knows, and one that has just started knows none.
         await self._ask({**self._wanted, name: daemon})
         self._wanted.pop(name, None)
         self.problems.pop(name, None)
@@ -78,7 +78,7 @@ class ClaimDaemons:
             await asyncio.sleep(POLL_S)
 
     async def watch(self) -> None:
-        """Tell the keeper what is wanted, and the log what has changed, until canceled."""
+        """Tell the keeper which daemons are wanted, and log what has changed, until canceled."""
         while True:
             await self._look()
             await asyncio.sleep(tick(LOOK_S))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares and unprepares claims for the kubelet, and compares the journal with the API server.
 
-The journal has a claim before anything is made for it, and until nothing of that is left: killed
-anywhere, the next call ends in the old or the new state. Slow work is done without the journal's
-lock: MPS control daemons start beside each other, and MIG devices are made on each GPU in turn.
-Whatever the kubelet asks twice has the same answer.
+A claim is in the journal before anything is made for it, and until all of that is removed: if the
+agent is killed, the next call ends in the old or the new state. Slow work is done without the
+journal's lock: MPS control daemons start at the same time, and each GPU makes one MIG device at a
+time. The kubelet gets the same answer when it repeats a call.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
 TASK = "dra"
 COMPLAINTS = 1000
-"""How many claims' last failures are remembered: each is logged once."""
+"""The most claims whose last failure is remembered, so that it is logged once."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,10 +49,10 @@ class Preparer:
     """The claims of this node; each method raises NvctError if a file cannot be read or written.
 
     Attributes:
-        devices: that the node has, by name; replaced after each change of the machine.
+        devices: those of the node by name; replaced after each change of the machine.
         instances: makes MIG devices; `mps`: the daemons of claims that share by MPS.
-        classic: what pods have of device plugins, and which claims the kubelet names for its pods.
-        share_sizes: the size in MiB of the shares of a GPU by its UUID, where there is one.
+        classic: the devices that pods have of device plugins, and the claims that pods use.
+        share_sizes: the size of a GPU's shares in MiB by its UUID, without mixed sizes.
         prepared: how often a claim was prepared; `failures`: how often that failed.
     """
 
@@ -102,7 +102,7 @@ class Preparer:
         ]
 
     def _complain(self, ref: ClaimRef, error: NvctError) -> None:
-        """Log why a claim cannot be prepared: once, as the kubelet asks again and again."""
+        """Log why a claim cannot be prepared: once, because the kubelet asks again and again."""
         if self._complaints.get(ref.uid) == error.message:
             return
         if len(self._complaints) >= COMPLAINTS:
@@ -133,24 +133,24 @@ class Preparer:
         await self.write_specs()
 
     async def _is_gone(self, claim: Prepared) -> bool:
-        """Return whether a claim needs its devices no more."""
+        """Return whether a claim no longer needs its devices."""
         found = await self.find(ClaimRef(claim.namespace, claim.name, claim.uid))
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:
-        """Write the CDI specification of each prepared claim, and remove others."""
+        """Write the CDI specification of each prepared claim, and remove all others."""
         there: Uuids = {}
         if any(claim.has_places for claim in self.journal.load().values()):
             with self._logged():
                 there = await self.instances.uuids()
         missing = []
-        async with self._locked("specifications are looked at") as known:
+        async with self._locked("specifications are written") as known:
             if not self.specs.is_known:
                 return  # the machine is not known yet
             await self.specs.remove_others(known)
             for claim in known.values():
                 if claim.uid in self._claims:
-                    continue  # who works on it writes it
+                    continue  # the call that works on this claim writes it
                 if any(key(*place) not in there for place in claim.places):
                     missing.append(claim)
                     continue
@@ -171,9 +171,9 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
-        """Yield the claims of the journal; the keeper then has their MPS control daemons alone.
+        """Lock the journal and yield its claims; the keeper now runs the daemons of these alone.
 
-        All claims wait for this lock: nothing is done with it that pods can delay.
+        All claims wait for this lock, so nothing that pods can delay is done under it.
         """
         async with self.journal.locked(why) as known:
             kept = (claim for claim in known.values() if claim.uid not in self._ending)
@@ -189,7 +189,7 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
-        """Do one thing at a time with a claim."""
+        """Lock one claim against other calls."""
         lock = self._claims.setdefault(uid, asyncio.Lock())
         async with lock:
             yield
@@ -198,12 +198,12 @@ class Preparer:
         claims.check(ref)
         wanted = await self._wanted(ref)
         async with self._alone(ref.uid):
-            # Not only read: after a restart, the keeper has to know the daemons of all claims.
-            async with self._locked(f"claim {ref.namespace}/{ref.name} is looked for") as known:
+            # Locked even to read: after a restart, this tells the keeper all claims' daemons.
+            async with self._locked(f"claim {ref.namespace}/{ref.name} is looked up") as known:
                 before = known.get(ref.uid)
             claim = wanted or before
             if claim is None:
-                raise HostError(f"the API server does not tell what claim {ref.name} has")
+                raise HostError(f"the API server does not say what devices claim {ref.name} has")
             if before is not None and claim == before:
                 await self._make(before)
                 return before
@@ -225,7 +225,7 @@ class Preparer:
         return claim
 
     async def _record(self, claim: Prepared) -> Prepared | None:
-        """Write a claim to the journal; or return another one that has one of its devices."""
+        """Write a claim to the journal; if another claim has one of its devices, return that."""
         async with self._locked(f"claim {claim.full_name} is recorded") as known:
             for other in known.values():
                 if other.uid != claim.uid and claim.excluded_by(other):
@@ -236,7 +236,7 @@ class Preparer:
         return None
 
     async def _take_from(self, other: Prepared, claim: Prepared) -> None:
-        """Unprepare a claim that is gone and has a device of another one."""
+        """Unprepare `other`, whose device `claim` wants; HostError if `other` still exists."""
         if not await self._is_gone(other):
             raise claims.excluded(claim, other)
         async with self._alone(other.uid):
@@ -246,7 +246,7 @@ class Preparer:
         """Make what a claim of the journal needs; return it with the UUIDs of its MIG devices.
 
         Raises:
-            NvctError: that is not ready in time.
+            NvctError: it fails, or a daemon is not ready in time.
         """
         if claim.daemon is not None:
             why = f"the MPS control daemon of claim {claim.full_name} is started"
@@ -255,7 +255,7 @@ class Preparer:
         return await self._write(claim)
 
     async def _write(self, claim: Prepared) -> Prepared:
-        """Write the specification of a claim of the journal; return the claim as `_make` does."""
+        """Make a claim's MIG devices and write its specification; return as `_make` does."""
         why, filled = f"claim {claim.full_name} is prepared", claim
         if claim.places:  # those of admin access are not made: they belong to another claim
             async with self.journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
@@ -270,7 +270,7 @@ class Preparer:
         return filled
 
     async def _check_pods(self, claim: Prepared) -> None:
-        """Refuse a claim if a pod has one of its GPUs by a device plugin."""
+        """Raise HostError if a pod has one of a claim's GPUs by a device plugin."""
         wanted = gpus_of(claim)
         if not wanted:
             return
@@ -283,13 +283,13 @@ class Preparer:
                 )
 
     async def _wanted(self, ref: ClaimRef) -> Prepared | None:
-        """Return what a claim has; None if the API server does not answer and it is prepared."""
+        """Return a claim to prepare; None if it is prepared and the API server does not answer."""
         try:
             found = await self.find(ref)
         except NvctError as error:
             if ref.uid in self.journal.load():
                 self.agent_log.warning(
-                    f"claim {ref.namespace}/{ref.name} is as it was: {error.message}"
+                    f"claim {ref.namespace}/{ref.name} keeps its devices: {error.message}"
                 )
                 return None
             raise
@@ -311,7 +311,7 @@ class Preparer:
         )  # fmt: skip
 
     async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
-        """Forget a claim, after the end of its daemon; return whether that was done.
+        """Unprepare a claim: end its daemon and MIG devices; return whether that was done.
 
         Raises:
             NvctError: its daemon does not end, or a file cannot be written.
@@ -320,7 +320,7 @@ class Preparer:
         async with self._locked(why) as known:
             claim = known.get(uid)
             if if_gone and (claim is None or not await self._is_gone(claim)):
-                return False  # the same claim may have been allocated again until now
+                return False  # the same claim may have been allocated again meanwhile
             await self.specs.remove(uid)
             if claim is None:
                 return True
@@ -338,7 +338,7 @@ class Preparer:
         finally:
             self._ending.discard(uid)
         if claim.places:
-            with contextlib.suppress(NvctError):  # the next look at the machine tells
+            with contextlib.suppress(NvctError):  # the next look at the machine reports it
                 await self.instances.uuids()
         self.agent_log.decided(
             TASK, "changed", claim.full_name, result="its devices are free again"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the ResourceSlices of a node on the API server: writes them when they are not as wanted.
+"""Keeps the ResourceSlices of a node on the API server up to date.
 
-They are compared at the start, when the devices change, when somebody else has changed them (the
-kubelet deletes a node's slices when it starts), and after each watch. A node where nothing changes
-is written nothing.
+It compares them at the start, when the devices change, when another program changes them (the
+kubelet deletes a node's slices when it starts), and after each watch. It writes only differences.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from nvct.agent.kubernetes.node_watch import find_node
 from nvct.errors import HostError
 
 MANAGER = "nvct-dra"
-"""Of the fields of slices."""
+"""The field manager of the slices."""
 APART_S = 1.0
-"""The shortest time between two writes because of others' changes."""
+"""The fewest seconds between two writes while another program changes the slices, too."""
 WATCH_S = 600.0
 """How long a watch lasts. After each, three requests compare and watch again: 18 an hour."""
 INVALID = 422
@@ -35,12 +34,12 @@ class Publisher:
     """The slices of one node.
 
     Attributes:
-        version: of the API, "" until the API server was asked.
-        is_current: whether the API server has the slices of the devices.
+        version: of the API, "" before the API server has answered.
+        is_current: whether the slices on the API server are those of the offer.
         lacks_counters: whether the API server knows no shared counters.
         lacks_taints: whether it knows no taints of devices.
-        lacks_shares: whether it knows no devices that several claims have.
-        lacks_marks: whether it knows no taints without an effect.
+        lacks_shares: whether it knows no devices that several claims share.
+        lacks_marks: whether it refuses taints without an effect.
 
     Args:
         is_alone: reports whether no other driver of this name serves the kubelet.
@@ -103,7 +102,7 @@ class Publisher:
                 await until_set(self._changed, backoff.next_s())
 
     async def _write(self) -> None:
-        """Make the slices those of the devices."""
+        """Write and delete slices, so that they are those of the offer."""
         node = await find_node(self._cluster, self._node)
         version = await self.find_version()
         found = await self._list(version)
@@ -122,25 +121,25 @@ class Publisher:
         count = len(changes.apply) + len(changes.delete)
         if count:
             are = "s were" if count > 1 else " was"
-            self._log.info(f"{count} ResourceSlice{are} written, of Node {self._node}")
+            self._log.info(f"{count} ResourceSlice{are} written or deleted for Node {self._node}")
             self._wrote_at = time.monotonic()
         self.written += count
         self._since = found.version
 
     async def _remove_others(self, version: str, names: Iterable[str]) -> None:
-        """Delete the slices of a driver that has gone; HostError if it serves the kubelet.
+        """Delete the slices of another driver of this name; HostError if it serves the kubelet.
 
-        The kubelet deletes them only if no driver of the name registers in the 30 s after its end.
+        The kubelet deletes them only if no driver of this name registers within 30 s of its end.
         """
         for name in names:
             if not await self._is_alone():
                 raise HostError(
-                    f"another driver {DRIVER} offers the GPUs of Node {self._node}: ResourceSlice "
-                    f"{name}",
+                    f"another driver {DRIVER} offers the GPUs of Node {self._node} by "
+                    f"ResourceSlice {name}",
                     hint="remove NVIDIA's DRA driver from this node",
                 )
             await self._cluster.delete(slices.kind(version), name)
-            self._log.info(f"ResourceSlice {name} was deleted: its driver has gone")
+            self._log.info(f"ResourceSlice {name} was deleted: its driver is gone")
 
     async def _apply(self, version: str, manifest: Object) -> Object:
         has_counters = "sharedCounters" in manifest["spec"]
@@ -158,20 +157,20 @@ class Publisher:
             self.lacks_counters = True
             raise ClusterError(
                 "the API server knows no shared counters: MIG devices are not made on demand",
-                hint="Kubernetes 1.36 or later, or the feature gate DRAPartitionableDevices",
+                hint="use Kubernetes 1.36 or later, or set feature gate DRAPartitionableDevices",
             )
         self.lacks_taints |= _is_dropped("taints", manifest, applied)
         if _is_dropped("allowMultipleAllocations", manifest, applied):
             self.lacks_shares = True
             raise ClusterError(
-                "the API server knows no devices that several claims have: the memory of GPUs is "
-                "not shared",
-                hint="Kubernetes 1.36 or later, or the feature gate DRAConsumableCapacity",
+                "the API server does not let several claims share a device, so the memory of GPUs "
+                "is not shared",
+                hint="use Kubernetes 1.36 or later, or set feature gate DRAConsumableCapacity",
             )
         return applied
 
     async def find_version(self) -> str:
-        """Return the newest version of the API; ClusterError if the server does not tell one."""
+        """Return the newest version of the API that the server has; ClusterError if none."""
         if self.version:
             return self.version
         try:
@@ -180,7 +179,7 @@ class Publisher:
             if error.status != NOT_FOUND:
                 raise
             raise ClusterError(
-                f"the API server has no {' or '.join(slices.VERSIONS)} of {slices.GROUP}",
+                f"the API server does not serve {' or '.join(slices.VERSIONS)} of {slices.GROUP}",
                 hint="dynamic resource allocation needs Kubernetes 1.32 or later; before 1.34 "
                 "enable it: --feature-gates=DynamicResourceAllocation=true "
                 f"--runtime-config={slices.GROUP}/v1beta1=true",
@@ -191,7 +190,7 @@ class Publisher:
         return self.version
 
     async def check_version(self, version: str) -> None:
-        """Raise ClusterError if the server has a version of the API no more, or is silent."""
+        """Raise ClusterError if the server no longer has this version, or does not answer."""
         try:
             await self._list(version)
         except ClusterError as error:
@@ -200,7 +199,7 @@ class Publisher:
             raise
 
     async def _other_changes(self) -> None:
-        """Return when a slice is not what was written here, or the watch has ended."""
+        """Wait until another program changes a slice, or the watch ends."""
         kind = slices.kind(await self.find_version())
         watch = self._cluster.watch(kind, self._fields, self._since, WATCH_S)
         async with contextlib.aclosing(watch) as changes:
@@ -216,7 +215,7 @@ class Publisher:
 
 
 def _is_dropped(field: str, manifest: Object, applied: Object) -> bool:
-    """Return whether the API server knows a field of devices not, and has left it out."""
+    """Return whether the API server has dropped a field of devices that it does not know."""
     has, keeps = (
         any(field in device for device in one["spec"].get("devices", ()))
         for one in (manifest, applied)
@@ -235,7 +234,7 @@ def version_of(found: Object) -> str:
 
 
 def is_newer(version: str, known: str | None) -> bool:
-    """Return whether a version is none that is known already; older ones come late."""
+    """Return whether a resourceVersion is newer than the known one; a watch can send old ones."""
     if known is None:
         return True
     if version.isdecimal() and known.isdecimal():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates simple CEL selectors of DRA on a device of a ResourceSlice, for nvct explain.
 
-The scheduler evaluates CEL; this is no interpreter of it. Understood are terms that are joined by
-&&: a driver, an attribute or a capacity compared with a literal, by an operator or by compareTo
-with quantity() or semver(), membership in a list, an attribute that is a bool, and the words true
-and false; of methods, those that `nvct convert --claims` writes. A selector with another term is
-unknown, unless one of its terms is false.
+This is not a CEL interpreter: that is in the scheduler. It understands terms that && joins: a
+driver, an attribute or a capacity compared with a literal, by an operator or by compareTo with
+quantity() or semver(); membership in a list; an attribute that is a bool; true and false. Of
+methods, it knows those that `nvct convert --claims` writes. With another term, the result is
+unknown, unless one of the terms is false.
 Contract: pure functions.
 """
 
@@ -23,11 +23,11 @@ Object: TypeAlias = dict[str, Any]
 Value: TypeAlias = str | int | float | bool | tuple[int, ...]
 
 LIMIT = 10 * 1024
-"""Characters of a selector (resource.k8s.io)."""
+"""The most characters of a selector (resource.k8s.io)."""
 REPLACED = {"index": "uuid", "minor": "uuid"}
-"""Attributes of older drivers, which change from boot to boot; and what to select by."""
+"""Attributes of older drivers that change from boot to boot, and the attribute to use instead."""
 NESTING = 16
-"""Parentheses around a term that are taken away."""
+"""The most pairs of parentheses around a term that are removed."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
     ">": operator.gt, "<": operator.lt,
@@ -59,9 +59,9 @@ def terms(expression: str) -> list[str]:
 
 
 def lacking(term: str, driver: str, devices: Sequence[Object]) -> tuple[str, str]:
-    """Return an attribute that a term names and no device has, and those that they have.
+    """Return an attribute that a term names but no device has, and a hint.
 
-    ("", "") if there is none, or no device.
+    ("", "") if there is no such attribute, or no device.
     """
     for match in re.finditer(PLACE, term):
         if match["part"] != "attributes":
@@ -77,7 +77,7 @@ def lacking(term: str, driver: str, devices: Sequence[Object]) -> tuple[str, str
 
 
 def unknown(attribute: str, driver: str, devices: Sequence[Object]) -> str:
-    """Return the name of an attribute (DOMAIN/NAME) if there are devices, and none has it."""
+    """Return the NAME of an attribute DOMAIN/NAME that no device has; "" without any devices."""
     domain, _, name = attribute.rpartition("/")
     names = {attribute, name} if domain in ("", driver) else {attribute}
     return "" if not devices or any(names & _attributes(one).keys() for one in devices) else name
@@ -89,7 +89,7 @@ def _attributes(device: Object) -> Object:
 
 
 def holds(expression: str, driver: str, device: Object) -> bool | None:
-    """Return whether a device fits an expression; None if this is not known."""
+    """Return whether a device fits an expression; None if that is unknown."""
     results = [_holds(term, driver, device) for term in terms(expression)]
     if False in results:
         return False
@@ -97,17 +97,17 @@ def holds(expression: str, driver: str, device: Object) -> bool | None:
 
 
 def body(device: Object) -> Object:
-    """Return the content of a device of a slice; v1beta1 has it in a field of its own."""
+    """Return the content of a slice's device; v1beta1 has it in the field `basic`."""
     content: Object = device.get("basic") or device
     return content
 
 
 def has_room(device: Object, parts: Sequence[str], asked: str) -> bool:
-    """Return whether a device that several claims can have has memory for one more.
+    """Return whether a device that claims can share has memory left for one more claim.
 
     Args:
-        parts: of the memory that claims have.
-        asked: for; "" is what the device gives by default, which is all of ours.
+        parts: the memory of each claim that has the device.
+        asked: the memory of the new claim; "" is the device's default, all of nvct's devices.
     """
     content = body(device)
     memory = content.get("capacity", {}).get("memory") or {}
@@ -153,7 +153,7 @@ def _compare(value: Value | None, sign: str, other: Value | None) -> bool | None
 
 
 def _value(match: re.Match[str], driver: str, device: Object) -> Value | None:
-    """Return an attribute or a capacity of a device; None if it has none, which CEL refuses."""
+    """Return an attribute or a capacity of a device; None if it is missing: an error in CEL."""
     domain, name = _text(match["domain"]), match["name"] or _text(match["quoted"] or "")
     entries = body(device).get(match["part"]) or {}
     entry = entries.get(f"{domain}/{name}") or (entries.get(name) if domain == driver else None)
@@ -168,7 +168,7 @@ def _value(match: re.Match[str], driver: str, device: Object) -> Value | None:
 
 
 def _called(value: Value | None, calls: str) -> Value | None:
-    """Return what methods make of a value; None if it has no such method."""
+    """Return the result of methods on a value; None if a value of its type lacks one."""
     for name, first, second in re.findall(CALL, calls):
         if name == "major" and isinstance(value, tuple):
             value = value[0]
@@ -197,7 +197,7 @@ def _text(literal: str) -> str:
 
 
 def _split(text: str) -> Iterator[str]:
-    """Yield the parts between && that are in no parentheses, brackets or strings."""
+    """Yield the parts of a text between && that is outside parentheses, brackets and strings."""
     depth, begun, quote = 0, 0, ""
     for at, letter in enumerate(text):
         if quote:

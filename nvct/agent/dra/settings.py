@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the DRA driver: names and variables of NVIDIA's, 25.12."""
+"""The settings of the DRA driver: flags and variables are those of NVIDIA's, 25.12."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 FOLDERS = ("registry", "plugins", "cdi_root", "container_driver_root", "mps_root")
 EXISTING, ON_DEMAND = "existing", "on-demand"
-"""MIG devices that exist; or those that a GPU could have, made when a claim is prepared."""
+"""Offer the MIG devices that exist; or all that a GPU could have, made for claims."""
 UNIFORM, MIXED = "uniform", "mixed"
-"""The sizes of the shares of one GPU's memory."""
+"""Whether all shares of one GPU's memory have the same size."""
 NO_EFFECT = "No effect"
 
 
@@ -30,8 +30,8 @@ class Settings(OfNode):
 
     Attributes:
         pod_uid: part of the sockets' names, so that two pods do not share them.
-        mig_profiles: that are offered on demand; () is all of them.
-        excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
+        mig_profiles: those made on demand; () is all of them.
+        excluded: GPUs that are not offered: indices, UUIDs, and patterns of models.
     """
 
     node_name: str = option("", "The name of this node; default: the host's name")
@@ -49,7 +49,7 @@ class Settings(OfNode):
         env="DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
     )  # fmt: skip
     hook_path: str = option(
-        HOOK_PATH, "The program of hooks on the host",
+        HOOK_PATH, "The path of the hook program on the host",
         flags="nvidia-cdi-hook-path nvidia-ctk-path", env="NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
     )  # fmt: skip
     registry: str = option(
@@ -77,37 +77,37 @@ class Settings(OfNode):
     )
     memory_shares: str = option(
         "",
-        "Let claims have a part of a GPU's memory, by MPS: of one size a GPU, or of mixed sizes, "
-        "whose limits programs can evade; default: they cannot",
+        "Let claims share a GPU's memory by MPS: uniform for shares of one size on each GPU, "
+        "mixed for any sizes, whose limits programs can evade; default: no shares",
         choices=("", UNIFORM, MIXED),
     )
     device_metadata: bool = option(
         False, "Give containers files with the attributes of their devices (KEP-5304)"
     )
     config_file: str = option(
-        "", "A config file of the device plugin, v1; resources.exclude has an effect"
+        "", "A config file of the device plugin, v1; only resources.exclude has an effect"
     )
     namespace: str = option("", f"{NO_EFFECT}: the driver has no objects in a namespace")
     image_name: str = option("", f"{NO_EFFECT}: the driver starts no pods")
-    image_pull_secrets: str = option("", f"{NO_EFFECT}: same")
-    image_pull_policy: str = option("", f"{NO_EFFECT}: same")
-    service_account_name: str = option("", f"{NO_EFFECT}: same")
-    app_name: str = option("", f"{NO_EFFECT}: same", env="HELM_CHART_NAME")
+    image_pull_secrets: str = option("", f"{NO_EFFECT}: the driver starts no pods")
+    image_pull_policy: str = option("", f"{NO_EFFECT}: the driver starts no pods")
+    service_account_name: str = option("", f"{NO_EFFECT}: the driver starts no pods")
+    app_name: str = option("", f"{NO_EFFECT}: the driver starts no pods", env="HELM_CHART_NAME")
     host_root: str = option("", f"{NO_EFFECT}: GPUs for virtual machines are not supported")
     healthcheck_port: str = option("", f"{NO_EFFECT}: see `nvct agent --ready`")
     http_endpoint: str = option("", f"{NO_EFFECT}: the agent serves metrics: --listen")
-    metrics_path: str = option("", f"{NO_EFFECT}: same")
-    additional_xids_to_ignore: str = option("", f"{NO_EFFECT}: XIDs set no taint")
+    metrics_path: str = option("", f"{NO_EFFECT}: the agent serves metrics: --listen")
+    additional_xids_to_ignore: str = option("", f"{NO_EFFECT}: see DP_DISABLE_HEALTHCHECKS")
     consumable_shares: str = option("", f"{NO_EFFECT}: see --memory-shares")
     default_config: str = option("", f"{NO_EFFECT}: every GPU is offered")
-    feature_gates: str = option("", f"{NO_EFFECT}: there are none")
-    kube_api_qps: str = option("", f"{NO_EFFECT}: there are few requests")
-    kube_api_burst: str = option("", f"{NO_EFFECT}: same")
+    feature_gates: str = option("", f"{NO_EFFECT}: the driver has no feature gates")
+    kube_api_qps: str = option("", f"{NO_EFFECT}: the driver sends few requests")
+    kube_api_burst: str = option("", f"{NO_EFFECT}: the driver sends few requests")
     excluded: tuple[str, ...] = ()
 
     @property
     def pod_resources(self) -> str:
-        """Return the path of the kubelet's socket for pods' resources."""
+        """Return the path of the kubelet's PodResources socket."""
         own = f"{os.path.dirname(self.plugins)}/pod-resources/kubelet.sock"
         return own if os.path.exists(own) else POD_RESOURCES
 
@@ -137,7 +137,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     known = {name: value for name, value in values.items() if value}
     for name in FOLDERS:
         if not os.path.isabs(known.get(name, "/")):
-            raise UsageError(f"{known[name]!r} is no absolute path of a folder")
+            raise UsageError(f"{known[name]!r} is not an absolute path of a folder")
     for name in known.get("mig_profiles", ()):
         parse_profile(name)
     return Settings(**known), warnings

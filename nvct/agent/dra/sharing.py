@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a claim wants its devices to be shared: the opaque configuration of NVIDIA's DRA driver.
+"""Parses how a claim shares its devices: the opaque configuration of NVIDIA's DRA driver.
 
 Containers and pods that use the same claim share its GPU by the driver's own time-slicing, or by
 MPS with the limits of the configuration. A configuration that asks for something else is refused,
-because a pod would run without the limits that it asked for. Contract: pure functions; what is
-refused raises RequestError.
+because a pod would run without the limits that it asked for. Contract: pure functions, which
+refuse by RequestError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = {
     GPU_CONFIG: ("strategy", "timeSlicingConfig", "mpsConfig"),
     MIG_CONFIG: ("strategy", "mpsConfig"),
 }
-"""The kinds of configurations, and the fields of `sharing` of each."""
+"""The fields that `sharing` has in each kind of configuration."""
 TIME_SLICING, MPS = "TimeSlicing", "MPS"
 INTERVALS = ("Default", "Short", "Medium", "Long")
 CLASS = "FromClass"
@@ -51,15 +51,15 @@ class Config(NamedTuple):
     limits: Limits | None = None
 
     def names(self, request: str) -> bool:
-        """Return whether it names a request, or an alternative of one by the request."""
+        """Return whether it names a request; of REQUEST/ALTERNATIVE, the request is enough."""
         return request in self.requests or request.partition("/")[0] in self.requests
 
 
 def configs(claim: Object, requests: Collection[str]) -> list[Config]:
-    """Return a claim's configurations of these requests; a later one replaces an earlier one."""
+    """Return a claim's configurations for these requests; a later one overrides an earlier one."""
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
     found = []
-    # The claim's own take the place of its class's.
+    # The claim's configurations override those of its class.
     for entry in sorted(devices.get("config", ()), key=lambda one: one.get("source") != CLASS):
         opaque = entry.get("opaque") or {}
         named = tuple(entry.get("requests") or ())
@@ -77,10 +77,10 @@ def daemon(
     *,
     is_mixed: bool = False,
 ) -> Daemon | None:
-    """Return the MPS control daemon or the time slice that a claim asks for, None without both.
+    """Return the MPS control daemon or the time slice that a claim asks for, None for neither.
 
     Args:
-        used: its requests and their devices, without those of admin access.
+        used: pairs of a request and its device, without devices of admin access.
         compute: the CUDA compute capability of GPUs by UUID.
         is_mixed: whether shares of one GPU's memory may have different sizes.
     """
@@ -93,8 +93,8 @@ def daemon(
     if any(entry.share_mib for _, entry in used):
         if shared:
             raise RequestError(
-                "the claim has an MPS configuration or a time slice, and a share of a GPU's "
-                "memory, which has the daemon of that GPU",
+                "the claim asks for a share of a GPU's memory and for an MPS configuration or a "
+                "time slice, and can have only one of these",
                 hint="leave out one of them",
             )
         return _of_share({entry for _, entry in used}, is_mixed=is_mixed)
@@ -103,20 +103,20 @@ def daemon(
     if any(entry.place is not None for _, entry in shared):
         raise RequestError(
             "MPS is not supported for MIG devices that are made for the claim",
-            hint="ask for a whole GPU; or set MIG_DEVICES=existing, and make them before",
+            hint="ask for a whole GPU; or make the MIG devices first and set MIG_DEVICES=existing",
         )
     limits = shared[0][0]
     if any(other != limits for other, _ in shared):
         raise RequestError(
-            "the claim has different configurations of MPS or time slices, and can have one",
-            hint="ask for these devices by several claims",
+            "the claim has different configurations of MPS or time slices, and can have only one",
+            hint="use one claim for each configuration",
         )
     uuids = tuple(sorted({entry.uuid for _, entry in shared}))
     if limits._replace(multi_user=False, time_slice=0) != NO_LIMITS:
         _check_limits({entry.gpu for _, entry in shared}, compute or {})
     if len(uuids) > 1 and any(uuid.startswith(MIG) for uuid in uuids):
         raise RequestError(
-            "an MPS control daemon serves one MIG device, or whole GPUs",
+            "an MPS control daemon serves either one MIG device or whole GPUs",
             hint="ask for each MIG device by a claim of its own",
         )
     return _checked_daemon(
@@ -139,16 +139,16 @@ def _checked_daemon(daemon: Daemon) -> Daemon:
 
 
 def _of_share(entries: Collection[Entry], *, is_mixed: bool) -> Daemon:
-    """Return the daemon of a GPU of whose memory a claim has a share.
+    """Return the daemon of the GPU whose memory a claim shares.
 
-    Its default limit holds for each client, whatever that sets. So there is none with sizes that
-    are mixed: a client's variable would only make it smaller.
+    A default limit of the daemon holds for each client, whose variable can only lower it. So
+    there is no default limit if sizes are mixed.
     """
     if len(entries) > 1:
         names = ", ".join(sorted(entry.device for entry in entries))
         raise RequestError(
-            f"the claim has a share of a GPU's memory beside other devices: {names}; a container "
-            "has one MPS control daemon",
+            f"the claim has a share of a GPU's memory beside other devices ({names}), but a "
+            "container can use only one MPS control daemon",
             hint="ask for each by a claim of its own, and use it in a container of its own",
         )
     (entry,) = entries
@@ -159,13 +159,12 @@ def _of_share(entries: Collection[Entry], *, is_mixed: bool) -> Daemon:
 
 
 def _check_limits(gpus: Iterable[str], compute: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse limits of a GPU that has none."""
     for uuid in sorted(gpus):
         major, minor = compute.get(uuid, UNKNOWN)
         if not has_limits((major, minor)):
             raise RequestError(
-                f"{uuid} has no limits of MPS clients: its compute capability "
-                f"{major}.{minor} is before Volta's",
+                f"{uuid} cannot limit MPS clients: its compute capability {major}.{minor} is "
+                "below Volta's",
                 hint="leave the limits out, or select cudaComputeCapability 7.0.0 or later",
             )
 
@@ -177,7 +176,7 @@ def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | 
         if config.names(request):
             if config.kind != kind:
                 raise RequestError(
-                    f"the configuration of request {request} is a {config.kind}, and "
+                    f"the configuration of request {request} is a {config.kind}, but "
                     f"{entry.device} needs a {kind}"
                 )
             return config
@@ -188,12 +187,12 @@ def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | 
 
 def _config(parameters: object) -> Config:
     if not isinstance(parameters, dict):
-        raise RequestError("the claim's configuration is no object")
+        raise RequestError("the claim's configuration is not an object")
     version, kind = str(parameters.get("apiVersion", "")), str(parameters.get("kind"))
     if version != VERSION or kind not in KINDS:
         raise RequestError(
-            f"the claim's configuration is of kind {version}/{kind}",
-            hint=f"{DRIVER} of nvct has {' and '.join(KINDS)} of {VERSION}",
+            f"the claim's configuration has the unknown kind {version}/{kind}",
+            hint=f"nvct's {DRIVER} knows {' and '.join(KINDS)} of {VERSION}",
         )
     _checked(parameters, ("apiVersion", "kind", "sharing"), "")
     if parameters.get("sharing") is None:
@@ -208,8 +207,8 @@ def _config(parameters: object) -> Config:
     for other, name in of_strategies.items():
         if other != strategy and sharing.get(name) is not None:
             raise RequestError(
-                f"{name} of the claim's configuration does not go with the strategy {strategy}",
-                hint=f"sharing.strategy: {other}",
+                f"{name} of the claim's configuration does not apply to the strategy {strategy}",
+                hint=f"remove it, or set sharing.strategy to {other}",
             )
     table = sharing.get(of_strategies[strategy])
     table = {} if table is None else table
@@ -230,9 +229,9 @@ class Limits(NamedTuple):
     named by its UUID or by its place among the claim's devices in the order of their UUIDs.
 
     Attributes:
-        percentage: of a GPU's threads; 0 sets nothing.
-        memory_mib: of each device; 0 sets nothing.
-        of_devices: of single devices by UUID or number, instead of `memory_mib`.
+        percentage: of a GPU's threads; 0 for no limit.
+        memory_mib: of each device; 0 for no limit.
+        of_devices: memory in MiB of single devices by UUID or number, instead of `memory_mib`.
         multi_user: whether clients of several users run at the same time.
         time_slice: instead of MPS, see `Daemon`.
     """
@@ -244,15 +243,15 @@ class Limits(NamedTuple):
     time_slice: int = 0
 
     def of(self, uuids: Sequence[str]) -> dict[str, int]:
-        """Return the memory in MiB by the place of the device."""
+        """Return the memory limit of each device in MiB, by its place among the UUIDs."""
         places = {str(place): place for place in range(len(uuids))}
         places |= {uuid: place for place, uuid in enumerate(uuids)}
         limits = {str(place): self.memory_mib for place in range(len(uuids)) if self.memory_mib}
         for name, mib in self.of_devices.items():
             if name not in places:
                 raise RequestError(
-                    f"{OF_DEVICES} names {name!r}, which is no device of the claim",
-                    hint=f"a number from 0 to {len(uuids) - 1}, or one of {', '.join(uuids)}",
+                    f"{OF_DEVICES} names {name!r}, which is not a device of the claim",
+                    hint=f"use a number from 0 to {len(uuids) - 1}, or one of {', '.join(uuids)}",
                 )
             limits[str(places[name])] = mib
         return limits
@@ -266,16 +265,16 @@ def limits_of(table: object) -> Limits:
     config = _checked(table, (THREADS, MEMORY, OF_DEVICES, MULTI_USER), "sharing.mpsConfig")
     multi_user = config.get(MULTI_USER) or False
     if not isinstance(multi_user, bool):
-        raise RequestError(f"{MULTI_USER} is true or false, not {multi_user!r}")
+        raise RequestError(f"{MULTI_USER} must be true or false, not {multi_user!r}")
     percentage = config.get(THREADS)
     if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):
-        raise RequestError(f"{THREADS} is a whole number from 1 to 100, not {percentage!r}")
+        raise RequestError(f"{THREADS} must be a whole number from 1 to 100, not {percentage!r}")
     memory = config.get(MEMORY)
     devices = config.get(OF_DEVICES)
     if devices is None:
         devices = {}
     elif not isinstance(devices, dict):
-        raise RequestError(f"{OF_DEVICES} is no object")
+        raise RequestError(f"{OF_DEVICES} is not an object")
     return Limits(
         percentage=percentage or 0,
         memory_mib=0 if memory is None else _mib(memory, MEMORY),
@@ -288,20 +287,22 @@ def _mib(value: object, name: str) -> int:
     is_text = isinstance(value, (str, int)) and not isinstance(value, bool)
     number = quantity.parse(str(value)) if is_text else None
     if number is None:
-        raise RequestError(f"{name} is no quantity: {value!r}", hint="such as 4Gi or 512Mi")
+        raise RequestError(
+            f"{name} is not a quantity: {value!r}", hint="write it like 4Gi or 512Mi"
+        )
     if not MIB <= number <= MOST:
-        raise RequestError(f"{name} is {value}, not 1Mi to 1Pi", hint="memory counts in whole MiB")
+        raise RequestError(f"{name} must be from 1Mi to 1Pi, not {value}")
     return int(number) // MIB
 
 
 def _checked(table: object, known: Collection[str], path: str) -> dict[str, Any]:
-    """Return a table that anybody may write: each of its fields must be known."""
+    """Return a table that a user has written; RequestError if it has an unknown field."""
     where = f"{path} of the claim's configuration" if path else "the claim's configuration"
     if not isinstance(table, dict):
-        raise RequestError(f"{where} is no object")
+        raise RequestError(f"{where} is not an object")
     unknown = sorted(str(name) for name in table.keys() - set(known))
     if unknown:
         raise RequestError(
-            f"{where} has no field {unknown[0]}", hint=f"known are {', '.join(known)}"
+            f"{where} has no field {unknown[0]}", hint=f"its fields are {', '.join(known)}"
         )
     return table

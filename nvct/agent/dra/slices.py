@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ResourceSlices of a node: devices as the API has them, in slices of one pool.
+"""The ResourceSlices of a node: its devices in the form of the API, in the slices of one pool.
 
-Contract: pure functions, except `newest`. The pool is the node. Its slices have one generation,
-which increases when the pool has other slices or a device moves to another one; then the scheduler
-uses none of them until all are there. Attributes alone change in place.
+Contract: pure functions, except `newest`. The pool is named after the node. All of its slices have
+one generation, which increases when the pool gets other slices or a device moves to another one;
+the scheduler then uses none of them until all are there. Changed attributes keep the generation.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from nvct.host import faults
 T = TypeVar("T")
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")
-"""Of the API, in the order of preference: Kubernetes 1.34 and later, 1.32 and 1.33."""
+"""Of the API, in the order of preference: in Kubernetes 1.34 and later; in 1.32 and 1.33."""
 SLICE_DEVICES = 64
-"""The largest number of devices of a slice if one has a taint or shares counters."""
+"""The most devices of a slice if one has a taint or shares counters."""
 SLICE_SETS = 8
-"""The largest number of sets of counters of a slice, which then has no devices."""
+"""The most sets of counters of a slice, which then has no devices."""
 SLICES = 100
-"""More slices than a node can have; those of other programs have longer endings."""
+"""More slices than a node can have; a slice with another ending is another program's."""
 XID, LOST, UNHEALTHY = f"{DRIVER}/xid", f"{DRIVER}/gpu-lost", f"{DRIVER}/unhealthy"
-"""Taints of a device that new pods cannot have; those that have it keep it. The first ones are
-NVIDIA's; an XID that an application has caused keeps nobody from the device."""
+"""Taints that keep new pods from a device; pods that have it keep it. The first two are NVIDIA's.
+The taint of an XID that an application has caused has no effect."""
 NO_EFFECT = "None"
 NAME_LIMIT = 253
 UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -43,9 +43,9 @@ def kind(version: str) -> Kind:
 async def newest(
     read: Callable[[str], Awaitable[T]], versions: Sequence[str] = VERSIONS
 ) -> tuple[str, T]:
-    """Return the newest version of the API that the server has, and what `read` returns of it.
+    """Return the newest version of the API that the server has, and what `read` returns for it.
 
-    ClusterError with the status NOT_FOUND if it has none; or as `read` raises it.
+    ClusterError with the status NOT_FOUND if the server has none; or any other error of `read`.
     """
     version, *older = versions
     try:
@@ -57,11 +57,11 @@ async def newest(
 
 
 class Changes(NamedTuple):
-    """What makes the slices of a node those that it should have.
+    """The changes after which a node has the slices that it should have.
 
     Attributes:
         apply: objects to be written, in this order.
-        delete: names of slices to be deleted, after that.
+        delete: names of slices to be deleted afterwards.
     """
 
     apply: tuple[Object, ...] = ()
@@ -69,7 +69,7 @@ class Changes(NamedTuple):
 
 
 def contents(offer: Offer, version: str) -> tuple[Object, ...]:
-    """Return the part of each slice that tells its devices or counters."""
+    """Return the part of each slice's spec that has its devices or counters."""
     sets = [{"name": n, "counters": _numbers(c)} for n, c in sorted(offer.counters.items())]
     whole = [_device(device, version) for device in offer.devices if not device.counters]
     sharing = [_device(device, version) for device in offer.devices if device.counters]
@@ -85,11 +85,11 @@ def contents(offer: Offer, version: str) -> tuple[Object, ...]:
 
 
 def changes(found: Iterable[Object], contents: Sequence[Object], node: Object) -> Changes:
-    """Return what has to be written for the pool of a node.
+    """Return the changes that a node's slices need.
 
     Args:
         found: the driver's slices of the node, as the API server has them.
-        contents: the part of each slice that tells its devices.
+        contents: as `contents` returns it.
         node: the Node, which owns the slices.
     """
     metadata = node["metadata"]
@@ -119,7 +119,7 @@ def others(found: Iterable[Object], node: str) -> list[str]:
 
 
 def slice_name(node: str, index: int) -> str:
-    """Return the name of a slice; that of a node with a very long name has a hash of it."""
+    """Return the name of a slice; a hash replaces the end of a node name that is too long."""
     ending = f"-{DRIVER}-{index}"
     if len(node) + len(ending) > NAME_LIMIT:
         digest = hashlib.sha256(node.encode()).hexdigest()[:12]
@@ -136,7 +136,7 @@ def quantity(number: int) -> str:
 
 
 def _placement(spec: Mapping[str, Any], generation: int) -> tuple[object, ...]:
-    """Return what can change only with the generation of a pool."""
+    """Return the part of a slice's spec that changes only with the pool's generation."""
     pool = spec["pool"]
     entries = [*spec.get("devices", ()), *spec.get("sharedCounters", ())]
     names = [(entry["name"], sorted(entry.get("counters", ()))) for entry in entries]
@@ -154,7 +154,7 @@ def _metadata(name: str, node: Mapping[str, Any]) -> Object:
 
 
 def _without_times(spec: Object) -> Object:
-    """Return a slice's spec without what the API server adds: since when a device has a taint."""
+    """Return a slice's spec without `timeAdded` of taints, which the API server adds."""
     if not any("taints" in device for device in spec.get("devices", ())):
         return spec
     devices = []
@@ -203,10 +203,10 @@ def _taints(device: Device) -> list[Object]:
 
 
 def _shares(memory: int, share_mib: int) -> Object:
-    """Return the capacities of which claims can have a part.
+    """Return the capacities that claims can share.
 
-    Who asks for no memory gets all of it, so nobody has a GPU beside shares of it. More shares
-    than MPS has clients are not given.
+    A claim that asks for no memory gets all of it, so no claim has a whole GPU beside shares of
+    it. The smallest share is so large that there are no more shares than MPS can have clients.
     """
     policy: Object = {"default": quantity(memory)}
     if share_mib:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The CDI specifications of the driver: one with the driver's files, and one for each claim.
 
-A claim's devices have device nodes alone. Each container gets the driver's files, too, by a CDI
-device that all claims share, so that two claims of a container do not give them twice; and what
-MPS needs by one that the devices of its claim share. All are derived: from the machine and from
-the journal. What cannot be written or removed raises HostError.
+The devices of a claim have device nodes only. The driver's files are one CDI device for all
+claims, so that a container with two claims does not get them twice. What MPS needs is one CDI
+device for each claim. All specifications are derived from the machine and the journal. HostError
+if one cannot be written or removed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from nvct.oci.jsontext import Json
 OPTIONS = ("nosuid", "nodev", "bind")
 METADATA, FILE = "nvct-metadata", "gpu.nvidia.com-metadata.json"
 IN_CONTAINERS = "/var/run/kubernetes.io/dra-device-attributes"
-"""Where containers look for metadata (k8s.io/dynamic-resource-allocation/api/metadata, 0.36)."""
+"""The folder of metadata in containers (k8s.io/dynamic-resource-allocation/api/metadata, 0.36)."""
 
 
 def edits_of(spec: Spec) -> dict[str, Json]:
@@ -45,7 +45,7 @@ def edits_of(spec: Spec) -> dict[str, Json]:
 
 
 def write_driver(spec: Spec, folder: str) -> None:
-    """Write the driver's files of a specification of all GPUs."""
+    """Write the specification of the driver's files, taken from one of all GPUs."""
     driver: Spec = {
         "cdiVersion": "",
         "kind": f"{DRA_VENDOR}/{DRIVER_CLASS}",
@@ -85,17 +85,17 @@ def write_claim(
 
 
 def theirs(folder: str, uid: str) -> str:
-    """Return the file of NVIDIA's DRA driver, whose devices have the same names."""
+    """Return the file that NVIDIA's DRA driver writes for a claim, with the same device names."""
     return _path(folder, uid).removesuffix("json") + "yaml"
 
 
 def remove(uid: str, folder: str) -> None:
-    """Remove the specification of a claim, if there is one, also that of NVIDIA's DRA driver."""
+    """Remove a claim's specification and metadata, and the file of NVIDIA's DRA driver for it."""
     _remove(_path(folder, uid), theirs(folder, uid), *_metadata_files(folder, uid))
 
 
 def remove_others(uids: Iterable[str], folder: str) -> None:
-    """Remove the specifications of all claims but some."""
+    """Remove the specifications and metadata of all claims except these."""
     known = set(uids)
     kept = {_path(folder, uid) for uid in known}
     gone = [path for path in glob.glob(_path(glob.escape(folder), "*")) if path not in kept]
@@ -107,7 +107,7 @@ def remove_others(uids: Iterable[str], folder: str) -> None:
 
 
 def _metadata(claim: ClaimSpec, metadata: RequestMetadata, folder: str) -> Device:
-    """Write the metadata of a request, in a folder that CDI does not read; return its device."""
+    """Write a request's metadata to a folder that CDI does not read; return the CDI device."""
     path = f"{folder}/{METADATA}/{claim.uid}_{metadata.request}.json"
     try:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)

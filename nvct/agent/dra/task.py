@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The DRA driver: offers the GPUs of this machine as they are now, and prepares claims.
+"""The DRA driver: offers this machine's GPUs by ResourceSlices, and prepares claims.
 
-Level-triggered: after each change of the driver, of MIG devices or of a device plugin, the devices
-are computed again, and slices and CDI specifications follow. While NVML or the API server does not
-answer, what is prepared stays.
+Level-triggered: after each change of the driver, of MIG devices or of a device plugin's devices,
+it computes the devices again, and updates slices and CDI specifications. While NVML or the API
+server does not answer, prepared claims stay prepared.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import procfs
 
 RETRY_S = 10.0
-"""Until the next look after a failure."""
+"""Seconds until the next look at the machine after a failure."""
 CLASSIC_S = 10.0
-"""How often the kubelet is asked for the devices of device plugins."""
+"""How often the driver asks the kubelet for the devices of device plugins."""
 RECONCILE_S = 60.0
 
 
@@ -67,9 +67,9 @@ def make(context: Context) -> DraDriver:
 
 
 class DraDriver(Task):
-    """The task that serves dynamic resource allocation; `reload` has it look at the machine.
+    """The task of the DRA driver; the event `reload` makes it look at the machine at once.
 
-    Of the settings that are read again, `excluded` alone has an effect.
+    A reload reads all settings again, but only `excluded` has an effect.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class DraDriver(Task):
         self._load = load
         self._all = Offer()
         self._made: object = None
-        self._loaded = ""  # the driver whose files were written last
+        self._loaded = ""  # the version of the driver whose files were written last
         self._looking = asyncio.Lock()  # an older look must not end after a newer one
         self._cluster = connect()
         self._publisher = Publisher(self._cluster, settings.node, log, self._endpoint.is_alone)
@@ -177,14 +177,14 @@ class DraDriver(Task):
         for name, help_text, value in (
             ("devices", "Devices that are offered by ResourceSlices.", len(self._offered.devices)),
             ("prepared_total", "Claims that were prepared.", preparer.prepared),
-            ("prepare_seconds_total", "How long these took.", preparer.took_s),
-            ("failures_total", "Prepares that failed.", preparer.failures),
+            ("prepare_seconds_total", "Seconds that it took to prepare claims.", preparer.took_s),
+            ("failures_total", "Failed attempts to prepare a claim.", preparer.failures),
             ("slices_written_total", "ResourceSlices that were written or deleted.", written),
         ):
             yield family(f"nvct_dra_{name}", help_text, [(value, {})])
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
-        """Make the devices of a claim ready, for the kubelet: as `Preparer.prepare`."""
+        """Prepare a claim for the kubelet, see `Preparer.prepare`."""
         if claim.uid not in self._journal.load():
             self._discovery.nvml.check()
             if self._loaded != procfs.driver_version(self._discovery.roots):
@@ -192,11 +192,11 @@ class DraDriver(Task):
         return await self._preparer.prepare(claim)
 
     async def unprepare(self, claim: ClaimRef) -> None:
-        """Undo `prepare`, for the kubelet: as `Preparer.unprepare`."""
+        """Unprepare a claim for the kubelet, see `Preparer.unprepare`."""
         await self._preparer.unprepare(claim)
 
     def health(self) -> dict[tuple[str, str], str]:
-        """Return why pods cannot have each device, for the kubelet, which shows it in pods."""
+        """Return each device's problem, "" without one, by pool and name; the kubelet shows it."""
         return {(self._settings.node, one.name): one.unhealthy for one in self._marked}
 
     @property
@@ -204,7 +204,7 @@ class DraDriver(Task):
         return self._all.with_health(self._health.problem, drops=False).devices
 
     def registered(self, problem: str) -> None:
-        """Take the kubelet's answer to the registration."""
+        """Note the kubelet's answer to the registration; `problem` is "" if it accepts."""
         self._is_registered, self._rejected = not problem, problem
         if problem:
             self._log.error(f"the kubelet refuses driver {DRIVER}: {problem}")
@@ -239,7 +239,7 @@ class DraDriver(Task):
             await until_set(self.reload, tick(MACHINE_S))
 
     async def _look(self) -> bool:
-        """Look at the machine; return whether its driver answers."""
+        """Update the devices; return whether the machine's driver answers."""
         try:
             await self._update()
         except NvctError as error:
@@ -254,7 +254,7 @@ class DraDriver(Task):
         return True
 
     async def _update(self) -> None:
-        """Compute devices and CDI specifications, if the machine is not what it was."""
+        """Compute devices and CDI specifications again if the machine has changed."""
         async with self._looking:
             is_change = await self._read_machine()
         if is_change:
@@ -289,7 +289,7 @@ class DraDriver(Task):
         return self._settings.mig == ON_DEMAND and not self._publisher.lacks_counters
 
     async def _look_at_mig(self) -> dict[tuple[str, int], str]:
-        """Make missing device nodes, and return the UUIDs of MIG devices by GPU and instance."""
+        """Make missing device nodes; return MIG devices' UUIDs by GPU and id of GPU instance."""
         await make_nodes(self._discovery.nvml, self._discovery.roots)
         async with self._looking:
             await self._read_machine()
@@ -312,7 +312,7 @@ class DraDriver(Task):
             self.problem.tell(error)
 
     def _tell_mode(self) -> None:
-        """Tell the device plugin of this agent whether the API server has slices of this node."""
+        """Tell this agent's device plugin whether the slices are listed or withdrawn."""
         is_current = self._publisher.is_current
         self._mode.is_withdrawn = is_current and self._publisher.offers_nothing
         self._mode.is_listed = is_current and self._is_registered and not self._rejected
@@ -331,13 +331,13 @@ class DraDriver(Task):
             self._offer()
 
     async def _serve(self) -> None:
-        """Serve the kubelet once the machine was looked at, on sockets of our own."""
+        """Serve the kubelet on this driver's sockets, unless it does so already."""
         if self._endpoint.owns_sockets():
             return
         if self._endpoint.is_taken():
             raise HostError(
                 "another instance of the driver has taken its sockets",
-                hint="two pods need POD_UID, from the field metadata.uid",
+                hint="to run two pods of it on a node, set POD_UID of each from metadata.uid",
             )
         self._is_registered = False
         await self._endpoint.start()
@@ -351,7 +351,7 @@ class DraDriver(Task):
             await asyncio.sleep(RECONCILE_S)
 
     async def _find(self, ref: ClaimRef) -> Object | None:
-        """Return a claim as the API server has it; None if it is gone, or another has its name."""
+        """Return a claim from the API server; None if it is gone, or another one has its name."""
         version = await self._publisher.find_version()
         found = await self._cluster.find(claims.kind(version), ref.name, ref.namespace)
         if found is None:  # the server also answers 404 if it lacks this version of the API

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task and program `dcgm-exporter`: samples of NVML, pods -> metrics."""
+"""The agent's task `exporter` (`dcgm-exporter`): samples of NVML, pods -> metrics."""

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads counter files: which metrics there are, their types and help texts.
+"""Reads counter files, which list the metrics with their types and help texts.
 
 The format is that of NVIDIA's exporter: a line is `FIELD, TYPE, help`, a comment begins with #.
 TYPE label makes a label of a field.
 
-The fields of DCGM, which are names of metrics, stand for values of NVML. Source: dcgm-exporter's
-counter files of 2026-05; what a field means is what DCGM 4.6 computes for it
-(DcgmCacheManager.cpp), where that differs from its help text. The second name of a field is that
-of its version 1 (etc/1.x-compatibility-metrics.csv).
+The names of metrics are DCGM's fields; each is computed from a value of NVML. Source:
+dcgm-exporter's counter files of 2026-05. Where a help text differs from what DCGM 4.6 computes
+(DcgmCacheManager.cpp), the field is computed as DCGM does. The second name of a field is that of
+dcgm-exporter 1 (etc/1.x-compatibility-metrics.csv).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUILT_IN = {
     "/etc/dcgm-exporter/dcp-metrics-included.csv": DEFAULT,
     "/etc/dcgm-exporter/1.x-compatibility-metrics.csv": OF_VERSION_1,
 }
-"""What stands for the counter files of NVIDIA's image; the first two name the same metrics."""
+"""The files that replace those of NVIDIA's image; the first two of these have the same metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Counter:
     name: str
     kind: Kind
     help: str
-    field: str  # the field that it shows, differs from the name for those of version 1
-    reason: str = ""  # why it has no series; "" if it may have some
+    field: str  # the field that it shows; for a name of version 1, they differ
+    reason: str = ""  # why it has no series; "" if it can have some
 
 
 def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
-    """Return the counters of a file, each metric once, and warnings: lines without effect.
+    """Return the counters of a file, each metric once, and warnings about lines without effect.
 
-    A field that nvct does not read is no error: it is a counter with a reason. DocumentError, with
-    the line's number, if the file cannot be read, or a line is malformed.
+    A field that nvct does not read is not an error: its counter has a reason. DocumentError if the
+    file cannot be read, or, with the line's number, if a line is malformed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
@@ -65,7 +65,7 @@ def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
         where = f"line {number} of {path}"
         counter = _counter(line, where)
         if counter.name in counters:
-            warnings.append(f"{where} has no effect: {counter.name} has a line before it")
+            warnings.append(f"{where} has no effect: an earlier line has {counter.name}")
         elif counter.reason and path not in map(str, BUILT_IN.values()):
             warnings.append(f"{where}: {counter.name} has no series: {counter.reason}")
         counters.setdefault(counter.name, counter)
@@ -82,9 +82,11 @@ def _counter(line: str, where: str) -> Counter:
         )
     name, kind, help_text = words
     if not NAME.fullmatch(name):
-        raise DocumentError(f"{where}: {name!r} is no name of a field", hint="see docs/metrics.md")
+        raise DocumentError(f"{where}: {name!r} is not a field", hint="see docs/metrics.md")
     if kind not in KINDS:
-        raise DocumentError(f"{where}: unknown type {kind!r}", hint=f"one of {', '.join(KINDS)}")
+        raise DocumentError(
+            f"{where}: unknown type {kind!r}", hint=f"use one of {', '.join(KINDS)}"
+        )
     field = VERSION_1.get(name, name)
     reason = why_not(field, is_label=kind == "label")
     return Counter(name, cast("Kind", kind), help_text, field, reason)
@@ -92,7 +94,7 @@ def _counter(line: str, where: str) -> Counter:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How a field follows from a sample."""
+    """How a field is computed from a sample."""
 
     value: str  # a name in `sample_model.VALUES`
     divisor: int = 1
@@ -109,17 +111,17 @@ LINK_RATES = {
     "DCGM_FI_DEV_NVLINK_TX_BANDWIDTH_TOTAL": ("nvlink_tx",),
     "DCGM_FI_DEV_NVLINK_RX_BANDWIDTH_TOTAL": ("nvlink_rx",),
 }
-"""Despite TOTAL, DCGM's are rates: 1000 KiB a second since the sample before, as whole numbers."""
+"""Despite TOTAL, DCGM's values are rates since the sample before, in whole 1000 KiB a second."""
 LINK_UNIT = 1000
 COMPUTED = (XID, XID_COUNT, CLOCK_EVENTS, *LINK_RATES)
-"""Metrics that do not follow from one sample alone."""
+"""Metrics that need more than one sample."""
 
 FIELDS: dict[str, Field] = {}
 VERSION_1: dict[str, str] = {}  # The field of each name of version 1
 
 
 def _read_fields() -> None:
-    """Fill both from the table beside this file, in which a computed field has no value."""
+    """Fill FIELDS and VERSION_1 from fields.csv, in which a field of COMPUTED has no value."""
     with Path(__file__).with_name("fields.csv").open(encoding="ascii") as file:
         for name, value, divisor, form, old in list(csv.reader(file))[1:]:
             if value:
@@ -140,7 +142,7 @@ FAMILIES = {
     "DCGM_FI_PROF_": "it needs DCGM's profiling module",
     "DCGM_FI_": "nvct does not read it",
 }
-"""The reason for other fields, by the first prefix that their names have."""
+"""Why other fields have no series: the first prefix that fits the name counts."""
 UNKNOWN = "nvct knows no such field"
 LABELS = (
     "DCGM_FI_DRIVER_VERSION", "DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_SERIAL",
@@ -157,13 +159,13 @@ BRANDS = (
 
 
 def why_not(name: str, *, is_label: bool) -> str:
-    """Return why a field has no series, or gives no label; "" if it may."""
+    """Return why a field cannot have series, or cannot be a label; "" if it can."""
     if name in LABELS:
-        return "" if is_label else "it is a text: its type is label"
+        return "" if is_label else "it is a text: its type must be label"
     if name in FIELDS:
         return ""
     if name in COMPUTED:
-        return "it follows from several samples, which no label does" if is_label else ""
+        return "it needs several samples, so it cannot be a label" if is_label else ""
     for prefix, why in FAMILIES.items():
         if name.startswith(prefix):
             return why

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regular expressions of Go for Python's `re`, where they find a part of a label's name.
+"""Translates Go's regular expressions for Python's `re`, to search in the names of labels.
 
-What Python writes otherwise is translated, and what Go refuses is refused: expressions are written
-for dcgm-exporter. Names of labels are ASCII, so the classes of Unicode have only ASCII here.
+An expression that Go refuses is refused, because expressions are written for dcgm-exporter. Names
+of labels are ASCII, so Unicode's classes have only their ASCII characters here.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ POSIX = {
     "word": f"{string.ascii_letters}{string.digits}_", "xdigit": string.hexdigits,
 }  # fmt: skip
 SCRIPTS = {"Latin": string.ascii_letters}
-"""The scripts of Unicode that have ASCII; the others but Common have none."""
+"""Unicode's scripts with ASCII characters; all others except Common have none."""
 NOT_GO = re.compile(r"\\[1-9ZuUN]|\(\?(?![imsU-]|P?<\w+>|:)|(?<!\\)[*+?}][*+]")
-"""What Python reads and Go refuses: references to groups, looks around, possessive repetition."""
+"""Syntax that Python reads and Go refuses: backreferences, lookaround, possessive quantifiers."""
 NOTHING = "(?!)"
 
 
@@ -81,7 +81,6 @@ def _translated(text: str) -> str:
 
 
 def _outside(match: re.Match[str]) -> str:
-    """Return a token outside of brackets."""
     if match["name"] is not None:
         return f"(?P<{match['name']}>"
     if match["literal"] is not None:
@@ -93,7 +92,7 @@ def _outside(match: re.Match[str]) -> str:
 
 
 def _members(match: re.Match[str]) -> str | None:
-    """Return the characters of a class of Go's own, None for another token."""
+    """Return the characters of a class that only Go has, None for another token."""
     if match["code"] is not None:
         return chr(int(match["code"], 16))
     if match["posix"] is not None:
@@ -119,5 +118,5 @@ def _of_unicode(name: str) -> str:
 
 
 def _listed(members: str) -> str:
-    """Return characters as they stand in brackets; for none, one that no label's name has."""
+    """Return characters to be put in brackets; for none, one that no label's name has."""
     return re.escape(members) or r"\x00"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts over several samples: XIDs, reasons that limit clocks, what NVLinks carried."""
+"""Counts over several samples: XIDs, reasons that limit clocks, traffic of NVLinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLOCK_EVENTS = {
     "display_clocks": 0x100,
 }  # fmt: skip
 """The names of dcgm-exporter for nvml.h's nvmlClocksEventReason*."""
-RATED = ("nvlink_tx", "nvlink_rx")  # Totals of which the rate is shown
+RATED = ("nvlink_tx", "nvlink_rx")  # Totals that are shown as rates
 
 
 @dataclass()
@@ -30,7 +30,7 @@ class History:
     xids: dict[Instance, dict[int, tuple[int, float]]] = field(default_factory=dict)
     # how often a GPU did not answer, by index
     skipped: dict[str, int] = field(default_factory=dict)
-    # of RATED a second, between the last two samples, by the GPU's UUID
+    # the values of RATED a second, between the last two samples, by the GPU's UUID
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     _totals: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     _watch: float = 0.0
@@ -39,8 +39,8 @@ class History:
     _recent_clocks: deque[tuple[float, str, int]] = field(default_factory=deque)
 
     def add(self, samples: NvmlSamples, now: float, keep_s: float) -> None:
-        """Add samples, and forget what is older than keep_s seconds for the counts of windows."""
-        if samples.watch_start != self._watch:  # it counts from 0 again
+        """Add samples; counts of windows forget what is older than keep_s seconds."""
+        if samples.watch_start != self._watch:  # a new watch counts from 0
             self._watch = samples.watch_start
             self._seen.clear()
         for index in samples.unanswered:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the API server what the kubelet does not tell of this node's pods, for labels of metrics.
+"""Asks the API server for labels of metrics that the kubelet does not know.
 
 Labels and UIDs of pods are off by default: they need the right to list pods, and labels of pods
-multiply series. The node's ResourceSlices are listed where a claim has a device that nothing else
-tells, as the MIG device of another driver. Only objects of this node are listed; if that fails,
-series have none of these labels, and the log says why.
+multiply series. The node's ResourceSlices are listed if a claim has a device whose UUID nothing
+else shows, such as the MIG device of another driver. Only objects of this node are listed; if that
+fails, series have none of these labels, and the log says why.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ RESERVED = frozenset({
     "pod_name", "pod_uid", "vgpu", "err_code", "err_msg", "xid", "clock_event",
     "window_size_in_ms", "hpc_job",
 })  # fmt: skip
-"""Labels of metrics that no label of a pod replaces; those that begin so are not replaced too:"""
+"""Labels of metrics that no label of a pod replaces."""
 RESERVED_STARTS = ("__", "dra_", "DCGM_")
+"""The same for labels that begin so."""
 MOST, MOST_BYTES = 64, 8192
-"""Labels of a pod, and bytes of their names and values: each series of its GPUs repeats them."""
+"""The most labels of a pod, and the most bytes of them: each series of its GPUs repeats them."""
 
 
 class NodeObjects(ABC):
@@ -73,7 +74,7 @@ class NodeObjects(ABC):
     async def _ask(
         self, cluster: Cluster, fields: dict[str, str]
     ) -> tuple[Mapping[tuple[str, str], Any], str]:
-        """Return what the API server's objects tell, and why a part is left out or ""."""
+        """Return what is known of the node's objects, and why a part is missing, "" if none is."""
 
 
 class SliceDevices(NodeObjects):
@@ -108,8 +109,8 @@ class PodMetadata(NodeObjects):
         self._allowed = [go_regexp.compiled(each) for each in settings.pod_label_patterns]
         if self._with_labels and not self._allowed:
             journal.warning(
-                "every label of a pod becomes a label of its metrics: "
-                "--kubernetes-pod-label-allowlist-regex limits them"
+                "every label of a pod becomes a label of its metrics: limit them by "
+                "--kubernetes-pod-label-allowlist-regex"
             )
 
     async def _ask(
@@ -121,7 +122,7 @@ class PodMetadata(NodeObjects):
         listing = await cluster.list(POD, fields=fields)
         pods = dict(self._of_pod(pod, cut) for pod in listing.objects)
         why_cut = (
-            f"metrics have the first {MOST} labels of a pod, and {MOST_BYTES} bytes of them; "
+            f"metrics have at most {MOST} labels of a pod, with at most {MOST_BYTES} bytes; "
             f"pod {min(cut)} has more"
             if cut
             else ""
@@ -136,7 +137,7 @@ class PodMetadata(NodeObjects):
     def _of_pod(
         self, pod: Mapping[str, Any], cut: list[str]
     ) -> tuple[tuple[str, str], dict[str, str]]:
-        """Return namespace, name and labels; one with too many is added to `cut`."""
+        """Return namespace, name and labels of a pod; with too many labels, add it to `cut`."""
         metadata = pod["metadata"]
         labels: dict[str, str] = {}
         room = MOST_BYTES
@@ -160,7 +161,7 @@ class PodMetadata(NodeObjects):
 
 
 def _attribute(body: Mapping[str, Any], name: str) -> str:
-    """Return an attribute of a device that is a text, "" if it has none."""
+    """Return a text attribute of a device, "" if it has none."""
     value = (body.get("attributes") or {}).get(name) or {}
     return str(value.get("string") or "")
 

@@ -11,8 +11,8 @@ each of them, with the replica in label vgpu.
 
 Which batch job has which GPU is in a folder that the scheduler's prolog writes. A file is named by
 a GPU's index, or by GPU and GPU instance as 0.7, and has a job in each line: the format of
-dcgm-exporter (`--hpc-job-mapping-dir`). Other files are ignored, and so are links: the folder may
-be another user's, who could show any file of root's in metrics.
+dcgm-exporter (`--hpc-job-mapping-dir`). Other files are ignored, and so are links: if the folder
+belongs to another user, a link could show any file of root's in metrics.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
-"""Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
+"""Of more resources whose devices are GPUs: a plugin can rename GPU to nvidia.com/gpu.shared."""
 REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d*)")
 WHOLE = -1
 NEW = ("container", "namespace", "pod")
@@ -51,7 +51,7 @@ OLD = ("container_name", "pod_namespace", "pod_name")
 
 
 class PodDevices:
-    """The last answer of the kubelet."""
+    """The pods that have GPUs, from the kubelet's last answer."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class PodDevices:
         self._holdings: tuple[Holding, ...] = ()
         self._journal = journal_beside(settings.socket)
         self._claimed: dict[Claimed, str] = {}
-        self.problem = "the kubelet was not asked yet"
+        self.problem = "the kubelet has not been asked yet"
 
     async def refresh(self) -> None:
         """Ask the kubelet."""
@@ -91,7 +91,7 @@ class PodDevices:
                 await asked.close()
 
     async def _add_slices(self) -> None:
-        """Add the claims' devices that nvct's driver did not prepare, by the node's slices."""
+        """Add the claims' devices that nvct's driver did not prepare, from the node's slices."""
         if self._slices is None:
             return
         others = {
@@ -207,7 +207,7 @@ JOB_LABEL = "hpc_job"
 
 
 def read_jobs(folder: str) -> tuple[dict[str, list[str]], str]:
-    """Return the jobs by the names of files, and why some or all are missing or ""."""
+    """Return the jobs by the names of files, and why some are missing, "" if none are."""
     try:
         names = sorted(filter(JOBS_FILE.fullmatch, os.listdir(folder)))
     except OSError as error:
@@ -235,7 +235,7 @@ def _refuse_link(path: str, opened: stat_result) -> None:
 
 
 def with_jobs(pods: Pods, samples: NvmlSamples, jobs: Mapping[str, list[str]]) -> Pods:
-    """Return the labels of pods with those of jobs; a device has series for each pair of them."""
+    """Return the labels of pods with those of jobs added: one set for each pod and job."""
     found = {key: list(labels) for key, labels in pods.items()}
     for gpu in samples.gpus:
         names = {(gpu.uuid, -1): str(gpu.index)}

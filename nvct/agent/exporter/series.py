@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples → metrics with dcgm-exporter's names, types, help texts, labels and their order.
+"""Turns samples into metrics with dcgm-exporter's names, types, help texts and labels, in order.
 
 A value that NVML does not report has no series; `nvct_metric_unavailable` names it and the reason.
 Contract: pure functions.
@@ -27,7 +27,7 @@ Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]
 
 WHOLE = -1
 PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memory", 2**20)}
-"""Attribute of `usage.Usage` and its divisor, for the fields of which a process has its part."""
+"""Attribute of `usage.Usage` and its divisor, for the fields that NVML also has by process."""
 BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
 """Values of a GPU that say nothing about one of its instances."""
 UNKNOWN_XID = "Unknown Error"  # The label err_msg of an XID that NVIDIA's exporter does not know
@@ -35,7 +35,7 @@ UNKNOWN_XID = "Unknown Error"  # The label err_msg of an XID that NVIDIA's expor
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """A row of series: a GPU, or a GPU instance."""
+    """A GPU or GPU instance that has series."""
 
     gpu: GpuSample
     mig: MigSample | None
@@ -64,7 +64,7 @@ class Entity:
         return value, why
 
     def _used_ratio(self) -> tuple[float | None, str]:
-        """Return used memory's part of what the driver does not reserve, as DCGM computes it."""
+        """Return used memory as a part of the unreserved memory, as DCGM computes it."""
         (used, why), (total, _) = self.value("memory_used"), self.value("memory_total")
         usable = (total or 0) - (self.value("memory_reserved")[0] or 0)
         return (None, why or "not reported") if used is None or not usable else (used / usable, "")
@@ -72,7 +72,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The data of which metrics are made."""
+    """The data that metrics are made from."""
 
     samples: NvmlSamples
     history: History
@@ -84,7 +84,7 @@ class View:
 
 
 def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
-    """Yield the metrics of a counter file, and the one that names what is unavailable."""
+    """Yield the metrics of a counter file, and the one that says which are unavailable."""
     samples, settings = view.samples, view.settings
     entities = list(_entities(samples, settings))
     unavailable: Tally[tuple[str, str]] = Tally()
@@ -116,11 +116,10 @@ def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
 def _by_pod(
     counter: Counter, entity: Entity, view: View, value: float
 ) -> Iterator[tuple[float, Mapping[str, str]]]:
-    """Yield a value of a device with the labels of each container that has it.
+    """Yield a device's value with the labels of each container that has the device.
 
-    Where processes are known, containers that share a device have their own part of what
-    dcgm-exporter measures by process, and the device its whole value without a container. A part
-    that is not known has no series.
+    If containers share the device and its processes are known, a value of PER_PROCESS is yielded
+    in parts: each container's own, and the whole without a container. An unknown part is left out.
     """
     pods = view.pods.get(entity.key) or ({},)
     of_process = PER_PROCESS.get(counter.field)
@@ -130,10 +129,10 @@ def _by_pod(
     yield value, {}
     name, divisor = of_process
     used = [usage for usage in view.usages if (usage.gpu.uuid, usage.gi) == entity.key]
-    # A pod without a process here uses nothing, unless processes are here whose pod nobody knows.
+    # A pod without a process here uses nothing, unless the pod of some process is unknown.
     has_names = all(usage.has_pod or not usage.holder[0] for usage in used)
     is_complete = has_names and (not used or any(usage.has_pod for usage in used))
-    # NVML tells nothing of the time of a process that has used none.
+    # NVML does not report the time of a process that has used none.
     is_idle = name == "sm" and (not value or any(usage.sm is not None for usage in used))
     for pod in pods:
         holder = tuple(pod.values())[:3]
@@ -144,7 +143,7 @@ def _by_pod(
 
 
 def holders(samples: NvmlSamples, pods: Pods, hostname: str) -> Family:
-    """Return the metric that tells which containers have a device, also a shared one."""
+    """Return the metric that shows which containers have a device, including shared ones."""
     host = node_labels(hostname)
     indices = {gpu.uuid: str(gpu.index) for gpu in samples.gpus}
     rows = [
@@ -186,7 +185,7 @@ def _labels(entity: Entity, settings: Settings) -> dict[str, str]:
 
 
 def _texts(samples: NvmlSamples, counters: Iterable[Counter]) -> dict[str, dict[str, str]]:
-    """Return the labels that are fields, of each GPU by its UUID."""
+    """Return each GPU's labels that come from fields, by its UUID."""
     wanted = {c.field: c.name for c in counters if c.kind == "label"}
     texts = {}
     for gpu in samples.gpus:
@@ -225,7 +224,6 @@ def _brand(number: str) -> str:
 def _values(
     counter: Counter, entity: Entity, view: View, unavailable: Tally[tuple[str, str]]
 ) -> Iterator[tuple[float, dict[str, str]]]:
-    """Yield the values of a metric for one entity, each with its own labels."""
     (uuid, gi), history, settings = entity.key, view.history, view.settings
     if counter.field == counters.XID:
         xid = history.last_xid(uuid, gi)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the exporter: names, variables and defaults of NVIDIA's, 4.8."""
+"""The settings of the exporter: flags, variables and defaults are those of NVIDIA's, 4.8."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTFILES = "/run/prometheus"
 TEXTFILE = f"{TEXTFILES}/dcgm.prom"
 PATTERNS = "kubernetes-pod-label-allowlist-regex"
 ENV = "DCGM_EXPORTER_"
-UNUSED = "Has no effect: nvct asks NVML alone"
+UNUSED = "No effect: it is for DCGM or for NVIDIA's program itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Settings:
         flags="use-old-namespace o", env=f"{ENV}USE_OLD_NAMESPACE",
     )  # fmt: skip
     devices: str = option(
-        "f", "f (both), g (GPUs) or i (MIG instances), with indices as g:0,2-3",
+        "f", "f (both), g (GPUs) or i (MIG instances); g and i can have indices: g:0,2-3",
         flags="devices d", env=f"{ENV}DEVICES_STR",
     )  # fmt: skip
     no_hostname: bool = option(
@@ -60,7 +60,7 @@ class Settings:
     )  # fmt: skip
     hostname_label: str = option(
         HOSTNAME_LABELS[0],
-        "As releases of dcgm-exporter, or as its main branch",
+        "The label of the node's name: as in releases of dcgm-exporter, or as in its main branch",
         env="NVCT_EXPORTER_HOSTNAME_LABEL", choices=HOSTNAME_LABELS,
     )  # fmt: skip
     id_type: str = option(
@@ -76,11 +76,11 @@ class Settings:
         flags="pod-resources-kubelet-socket", env="DCGM_POD_RESOURCES_KUBELET_SOCKET",
     )  # fmt: skip
     resources: tuple[str, ...] = option(
-        (), "More names of resources that are GPUs",
+        (), "Names of more resources whose devices are GPUs",
         flags="nvidia-resource-names", env="NVIDIA_RESOURCE_NAMES",
     )  # fmt: skip
     virtual_gpus: bool = option(
-        False, "A series for each pod that shares a GPU",
+        False, "Write a series for each pod that shares a GPU",
         flags="kubernetes-virtual-gpus", env="KUBERNETES_VIRTUAL_GPUS",
     )  # fmt: skip
     xid_window_ms: int = option(
@@ -124,7 +124,7 @@ class Settings:
         flags="kubernetes-enable-pod-labels", env=f"{ENV}KUBERNETES_ENABLE_POD_LABELS",
     )  # fmt: skip
     pod_label_patterns: tuple[str, ...] = option(
-        (), "Only labels of pods in whose name one of these finds a match",
+        (), "Regular expressions; of pods' labels, only those whose name matches one are added",
         flags=PATTERNS,
         env=f"{ENV}KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
     )  # fmt: skip
@@ -194,12 +194,12 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         known["hostname"] = env.get("NODE_NAME") or os.uname().nodename
     known.setdefault("textfile", TEXTFILE if os.path.isdir(TEXTFILES) else "")
     if known.get("configmap_data"):
-        warnings.append("--configmap-data is not supported yet")
+        warnings.append("--configmap-data is not supported: mount the counter file instead")
     return Settings(**known), warnings
 
 
 def node_labels(hostname: str) -> dict[str, str]:
-    """Return the node's labels of nvct's own metrics: for one release they have both names."""
+    """Return the labels of the node's name in nvct's own metrics: for one release, both names."""
     return dict.fromkeys(HOSTNAME_LABELS, hostname) if hostname else {}
 
 
@@ -210,7 +210,7 @@ def _milliseconds(text: str, flag: str) -> int:
 
 
 def _patterns(texts: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the expressions that Go reads, and a warning about each other one."""
+    """Return the expressions that Go accepts, and a warning about each other one."""
     fitting, warnings = [], []
     for text in filter(None, texts):
         try:
@@ -224,7 +224,7 @@ def _patterns(texts: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
 def _devices(text: str) -> tuple[str, frozenset[int]]:
     match = DEVICES.fullmatch(text)
     if not match:
-        raise UsageError(f"--devices {text!r} is malformed", hint="as f, g, i or g:0,2-3")
+        raise UsageError(f"--devices {text!r} is malformed", hint="write f, g, i or g:0,2-3")
     if match[1] == "f" and match[2]:
         raise UsageError(f"--devices {text!r}: f has no indices", hint="write g or i before them")
     indices: set[int] = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exporter: samples all GPUs at an interval, and serves the last sample to each scrape.
 
-Samples are not taken by scrapes: a GPU that hangs delays no scrape, and the sample's age is a
-metric. A sample that is too old is not shown.
+A scrape takes no sample, so a GPU that hangs does not delay it. The sample's age is a metric, and
+a sample that is too old is not served.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 FIRST_S = 1.0  # Between the first two samples: performance metrics (GPM) need two
 STALE_INTERVALS = 3
-STALE_S = 10.0  # A sample is stale after so many intervals and seconds
+STALE_S = 10.0  # A sample is stale after so many intervals and, added to them, so many seconds
 INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>\n"
 
 
@@ -72,13 +72,13 @@ def make(context: Context) -> Exporter:
 
 
 def library(known: Settings) -> str:
-    """Return the path of NVML, as `nvct.host.nvml.library`."""
+    """Return the path of NVML's library: in this container's driver root, else below /."""
     root = known.container_driver_root
     return nvml_library(Roots(driver_root=root if os.path.isdir(root) else "/"))
 
 
 class Exporter(Task):
-    """The task; `reload` has it read settings and counter file again."""
+    """The exporter's task; the event `reload` makes it read settings and counter file again."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Exporter(Task):
         self._has_failed = False
 
     async def run(self) -> None:
-        """Serve; HostError if the address can't be had, SupervisorEndedError if NVML is gone."""
+        """Serve; HostError if the address cannot be used, SupervisorEndedError if NVML is gone."""
         server = http.Server(self._answer, self._guard)
         host, port = http.address(self._settings.address)
         try:
@@ -123,7 +123,7 @@ class Exporter(Task):
         except OSError as error:
             raise HostError(
                 f"cannot serve {self._settings.address}: {error.strerror or error}",
-                hint="is another exporter running? DCGM_EXPORTER_LISTEN=:PORT names another port",
+                hint="if another exporter is running, set DCGM_EXPORTER_LISTEN=:PORT",
             ) from error
         self._log.info(f"serving metrics on port {self.port}")
         try:
@@ -135,7 +135,7 @@ class Exporter(Task):
         finally:
             await server.close()
             await self._pods.close()
-            if self._settings.textfile:  # old values would be taken for new ones
+            if self._settings.textfile:  # or its old values would be taken for new ones
                 with contextlib.suppress(OSError):
                     os.unlink(self._settings.textfile)
 
@@ -160,7 +160,7 @@ class Exporter(Task):
             yield replace(each, samples=tuple(samples))
 
     def text(self) -> str:
-        """Return what a scrape gets now."""
+        """Return the text that a scrape gets now."""
         return exposition.text([*self._device_families(), *self.metrics()])
 
     def _device_families(self) -> Iterator[Family]:
@@ -177,7 +177,6 @@ class Exporter(Task):
             yield from usage.families(self._usages or (), self._settings.hostname)
 
     def _is_fresh(self) -> bool:
-        """Return whether there is a sample that is shown."""
         stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
         return self._samples is not None and time.monotonic() - self._at <= stale_s
 
@@ -206,14 +205,14 @@ class Exporter(Task):
         last = [(round(at, 3), labels) for labels, _, at in xids]
         yield family("nvct_xid_last_timestamp_seconds", help_text, last)
         problem = self._pods.problem
-        help_text = "Whether series have the labels of pods; why not."
+        help_text = "Whether series have the labels of pods; if not, the reason."
         yield family("nvct_pod_mapping_up", help_text, [(int(not problem), {"reason": problem})])
         yield from usage.recorded(gpu_record.read())
         if self._shared.health:  # of a task that offers the GPUs
             yield from self._shared.health.metrics()
 
     async def _collect(self) -> None:
-        """Take a sample; one that fails keeps the sample before it."""
+        """Take a sample; if that fails, the sample before it stays."""
         if self.reload.is_set() or identity(self._settings.collectors) != self._file:
             await self._read_again()
         began = time.monotonic()
@@ -243,7 +242,7 @@ class Exporter(Task):
         self._tell(", ".join([*problems, *self._write_text()]))
 
     async def _used(self, samples: NvmlSamples) -> tuple[Usage, ...] | None:
-        """Return what the containers of this host use of the GPUs; None if nobody tells."""
+        """Return what the containers of this host use of the GPUs; None if that is unknown."""
         pids = {process.pid for gpu in samples.gpus for process in gpu.processes}
         call = ProcessContainers(pids=tuple(sorted(pids)))
         try:
@@ -257,7 +256,7 @@ class Exporter(Task):
         return Place(roots=Roots(), host_root=self._settings.host_root)
 
     async def _read_again(self) -> None:
-        """Read the counter file, and on a reload the settings; those before stay if wrong."""
+        """Read the counter file, and on a reload the settings; an error keeps the former ones."""
         is_reload = self.reload.is_set()
         self.reload.clear()
         try:
@@ -273,12 +272,11 @@ class Exporter(Task):
         self._log.info("read the counter file again")
 
     def _read_counters(self, known: Settings) -> tuple[Counter, ...]:
-        """Return the counters of the file, after warnings are logged."""
         self._file = identity(known.collectors)
         return self._log.warned(counter_file.read(known.collectors))
 
     def _write_text(self) -> list[str]:
-        """Write all metrics into the file that is wanted, if any; return why that fails."""
+        """Write all metrics into the settings' text file, if any; return why that fails."""
         path = self._settings.textfile
         try:
             if path:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What containers use of a GPU or GPU instance, and since when they have it.
+"""Computes what containers use of a GPU or GPU instance, and since when they have it.
 
-Contract: pure functions; a value that NVML does not report of any process is None.
+Contract: pure functions; a value that NVML reports for no process is None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
 Labels: TypeAlias = Mapping[str, str]
 Holder: TypeAlias = tuple[str, str, str]
-"""Container, namespace and pod; "" for each that there is not."""
+"""Container, namespace and pod; "" for an unknown one."""
 
 PREFIX = "nvct_container_gpu"
 NAMES = ("container", "namespace", "pod")
@@ -41,7 +41,7 @@ class Usage:
 
 
 def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple[Usage, ...]:
-    """Return what containers use, by device and container; "" is for processes in none."""
+    """Return what each container uses of each device; a process in no container has holder ""."""
     found: dict[tuple[str, int, Holder], Usage] = {}
     for gpu in samples.gpus:
         for process in gpu.processes:
@@ -96,7 +96,7 @@ def recorded(record: Record | None) -> Iterator[Family]:
     )
     yield family(
         "nvct_nri_containers_total",
-        "Containers that got a GPU, were refused, or would be, since the NRI plugin started.",
+        "Containers that got a GPU, were or would be refused, since the NRI plugin started.",
         [(number, {"outcome": outcome}) for outcome, number in sorted(record.decisions.items())],
     )
 

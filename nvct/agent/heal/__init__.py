@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs that have failed are healed without a person: off by default."""
+"""Heals GPUs that have failed, without a person; off by default."""

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The brakes of healing: nodes at once, a stop for the cluster, and resets of a GPU in an hour.
+"""The brakes of healing: nodes that heal at once, resets a GPU in an hour, a stop of the cluster.
 
 A node heals while it holds one of the Leases `nvct-heal-0` to `-N`. It takes one by
-compare-and-swap and renews it. One that nobody has renewed for as long as its holder promised is
-free: this process has watched it for that time, so the clocks of nodes do not matter.
+compare-and-swap and renews it. A Lease that nobody has renewed for as long as its holder promised
+is free: this process has watched it for that time, so the clocks of nodes do not matter.
 
-Nodes write into the Lease `nvct-heal-stop` when they fail. If many do within ten minutes, the last
-of them stops all, and a person ends that: the cause is none that a reset mends. The chart makes
-the Leases, because a right to create cannot be limited to names. Without the API server nobody
-begins, and a node that heals goes on.
+A node with a failed GPU notes that in the Lease `nvct-heal-stop`. If many nodes do so within ten
+minutes, the last one stops healing in the cluster until a person allows it again: a reset does not
+mend such a cause. The chart makes the Leases, because a right to create cannot be limited to
+names. Without the API server, no node begins to heal, and a node that heals goes on.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from nvct.errors import UsageError
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases", is_namespaced=True)
 STOP = "nvct-heal-stop"
 FAILING, STOPPED = "nvct.dev/failing", "nvct.dev/stopped"
-"""Annotations of that Lease: since when nodes fail, in seconds since 1970, by their names; and why
+"""Annotations of that Lease: when nodes have failed, in seconds since 1970, by name; and why
 healing is stopped."""
 OPENS = f"kubectl annotate -n {{}} lease {STOP} {STOPPED}-"
 TOGETHER_S = 600
 """Nodes that fail within this time fail together."""
 KEPT_S = 24 * 3600
-"""How long a node's failure is kept: one whose clock is wrong must not remove the others'."""
+"""How long a node's failure is kept: a node whose clock is wrong must not remove others'."""
 LONGEST_S = 600.0
-"""The longest promise of a Lease's holder that is believed."""
+"""The most seconds that a Lease stays taken without renewal, whatever its holder has promised."""
 HOUR_S = 3600.0
 TRIES = 5
-"""At a write that other nodes were ahead of, with a pause of up to PAUSE_S each."""
+"""Attempts at a write that conflicts with other nodes', with a pause of up to PAUSE_S each."""
 PAUSE_S = 0.5
 MANAGER = "nvct-heal"
 RESETS = "heal-resets.json"
@@ -52,9 +52,9 @@ class Limits:
     """The numbers of the brakes.
 
     Attributes:
-        nodes: that heal at once; 0: any number, without Leases.
-        stop: so many nodes that fail together stop healing in the cluster; 0: none do.
-        resets: of one GPU in an hour.
+        nodes: how many heal at once; 0 for any number, without Leases.
+        stop: how many nodes must fail together to stop healing in the cluster; 0 for never.
+        resets: how many of one GPU in an hour.
         lease_s: how long a node that has died keeps its Lease.
     """
 
@@ -69,14 +69,14 @@ VARIABLES = {
     "stop": "NVCT_REMEDIATION_STOP",
     "resets": "NVCT_REMEDIATION_RESETS",
 }
-"""By the limit."""
+"""The variable of each limit."""
 
 
 def limits(env: Mapping[str, str]) -> Limits:
-    """Return the limits in the variables.
+    """Return the limits that the environment sets.
 
     Raises:
-        UsageError: one is not a number.
+        UsageError: a variable is not a number.
     """
     known: dict[str, int] = {}
     for name, variable in VARIABLES.items():
@@ -107,7 +107,7 @@ class Brakes:
         self._refusal, self._ask_at = "", 0.0
 
     async def take(self) -> str:
-        """Return "" once one more GPU of this node may be healed, else why it has to wait."""
+        """Return "" if one more GPU of this node can be healed now, else why it must wait."""
         if not self._limits.nodes:
             return ""
         if time.monotonic() < self._ask_at:
@@ -121,14 +121,14 @@ class Brakes:
         return self._refusal
 
     async def keep(self) -> None:
-        """Hold the Lease of a node that heals: another process of it may have taken it."""
+        """Renew the Lease of this node while it heals, also if an earlier process took it."""
         if self._renewal is None:
             await self.take()
 
     async def release(self) -> None:
-        """Let other nodes heal, also if an earlier process took the Lease.
+        """Give back the Lease of this node, also if an earlier process took it.
 
-        If the API server does not answer, the Lease is free once its time is over.
+        If the API server does not answer, the Lease becomes free when it expires.
         """
         await self.close()
         self._is_counted = False
@@ -138,7 +138,7 @@ class Brakes:
                 if lease and _holder(lease) == self._node:
                     await self._write(lease, {"spec": {"holderIdentity": None}})
         except ClusterError as error:
-            self._log.warning(f"a Lease stays until its time is over: {error.message}")
+            self._log.warning(f"this node keeps its Lease until it expires: {error.message}")
 
     async def close(self) -> None:
         """End the renewal; the next process of this node takes the Lease over."""
@@ -148,7 +148,7 @@ class Brakes:
             self._renewal = None
 
     def count_reset(self, gpus: Sequence[str]) -> str:
-        """Count a reset that is about to be made; return why it must not be made, "" if it may."""
+        """Count a reset that is about to be made; return why it must not be made, "" if it can."""
         now = time.monotonic()
         recent = {
             uuid: [at for at in ats if now - at < HOUR_S] for uuid, ats in self._resets().items()
@@ -178,7 +178,7 @@ class Brakes:
             return {}
 
     async def _stopped(self) -> str:
-        """Note that this node fails; return why no node begins to heal, "" if they may."""
+        """Note that this node has failed; return why no node can begin to heal, "" if they can."""
         for _ in range(TRIES):
             lease = await self._cluster.find(LEASE, STOP)
             if lease is None:
@@ -187,7 +187,7 @@ class Brakes:
             if STOPPED in notes:
                 self._is_counted = True
                 opens = OPENS.format(lease["metadata"]["namespace"])
-                return f"healing is stopped in this cluster: {notes[STOPPED]}; {opens} ends that"
+                return f"healing is stopped in this cluster: {notes[STOPPED]}; to resume: {opens}"
             if self._is_counted or not self._limits.stop:
                 return ""
             now = int(time.time())
@@ -201,12 +201,12 @@ class Brakes:
                 self._is_counted = True
                 if STOPPED in changed:
                     self._log.warning(f"healing stops in this cluster: {changed[STOPPED]}")
-                continue  # as any other node
+                continue  # and read the Lease as any other node does
             await asyncio.sleep(random.uniform(0, PAUSE_S))  # noqa: S311  no secret
         return "other nodes fail at the same moment"
 
     async def _hold(self) -> str:
-        """Take a Lease, if this node has none; return why there is none."""
+        """Take a Lease unless this node has one; return why none is free, "" if it has one."""
         if self._renewal is not None:
             return ""
         holders = []
@@ -228,7 +228,7 @@ class Brakes:
         return f"{self._limits.nodes} nodes heal already: {', '.join(sorted(holders))}"
 
     def _is_free(self, lease: Object) -> bool:
-        """Return whether nobody holds a Lease, or it was not renewed as long as it was seen."""
+        """Return whether nobody holds a Lease, or its holder has not renewed it as promised."""
         if _holder(lease) in ("", self._node):
             return True
         name, version = lease["metadata"]["name"], lease["metadata"]["resourceVersion"]
@@ -240,18 +240,17 @@ class Brakes:
         return time.monotonic() - since > min(promised_s, LONGEST_S)
 
     async def _renew(self, lease: Object) -> None:
-        """Renew a Lease until canceled."""
         while True:
             await asyncio.sleep(self._limits.lease_s / 3)
             try:
                 renewed = await self._write(lease, {"spec": _renewed()})
                 found = renewed or await self._cluster.find(LEASE, lease["metadata"]["name"])
             except ClusterError as error:
-                self._log.warning(f"this node heals on, and its Lease ends: {error.message}")
+                self._log.warning(f"this node goes on healing without a Lease: {error.message}")
                 continue
             if found is None or _holder(found) != self._node:
                 holder = _holder(found) if found else "nobody"
-                self._log.warning(f"this node heals on, and its Lease is that of {holder}")
+                self._log.warning(f"this node goes on healing, but {holder} has its Lease")
                 return
             lease = found
 
@@ -283,7 +282,7 @@ def _now() -> str:
 
 
 def _recent(text: str, now: int) -> dict[str, int]:
-    """Return since when nodes fail, by name, without those of long ago."""
+    """Return when nodes have failed, by name, without old failures."""
     try:
         known = typed.load(dict[str, int], json.loads(text or "{}"))
     except (ValueError, RecursionError, typed.MalformedError):

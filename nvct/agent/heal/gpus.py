@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this node, for their healing: who has one open, what is reset with it, its reset.
+"""Finds the processes that have GPUs open, finds the GPUs to reset together, and resets them.
 
-It is `nvct reset`, by the agent: the process that has NVML closes it, looks for others that have
-the GPU open, and resets it only if there are none.
+The agent does what `nvct reset` does: the process that has NVML closes it, looks for other
+processes that have the GPU open, and resets the GPU only if there are none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nvct.mig.smi import blocking, find_gpus, reset_gpus
 
 
 class Gpus:
-    """The GPUs; what NVML or the host refuses raises NvctError."""
+    """The GPUs of this node; NvctError if NVML or the host refuses."""
 
     def __init__(self, client: NvmlClient, env: Mapping[str, str], *, groups: bool) -> None:
         self._client, self.groups = client, groups
@@ -30,7 +30,7 @@ class Gpus:
         self._machine = machine_of(self._session)
 
     async def together(self, gpu: str) -> tuple[tuple[str, ...], str]:
-        """Return what `reset_together` does."""
+        """Return the GPUs to reset together with one, and why not, see `reset_together`."""
         known = {each.uuid: each for each in (await self._client.report()).gpus}
         attributes = (await self._client.attributes()).get(gpu)
         if gpu not in known or attributes is None:
@@ -43,15 +43,15 @@ class Gpus:
     async def holders(
         self, gpus: Sequence[str], which: Callable[[list[Holder]], list[Holder]] = blocking
     ) -> tuple[str, ...] | None:
-        """Return which processes have GPUs open, but NVML's own; None if that is not known.
+        """Return the processes that have GPUs open, except NVML's own; None if that is unknown.
 
-        NVML does not describe a GPU that hangs.
+        It is unknown for a GPU that hangs, because NVML does not describe such a GPU.
 
         Args:
-            which: returns those of them that count.
+            which: selects the processes that count.
 
         Raises:
-            NvmlError: NVML's worker is away, or the driver is let go.
+            NvmlError: NVML's worker is away, or the driver is released.
         """
         self._session.begin()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done about one GPU that has failed: a step, and what each look makes of it.
+"""The healing of one GPU that has failed: a step, and how each look changes it.
 
 Contract: pure functions of values; times are seconds of CLOCK_MONOTONIC, which all processes of
 one boot share. docs/heal.md describes the steps.
@@ -22,7 +22,7 @@ Step: TypeAlias = Literal[
 ]  # fmt: skip
 STEPS: tuple[Step, ...] = get_args(Step)
 LEVELS = ("quarantine", "evict", "reset", "reboot-request")
-"""How far a GPU is healed; each does what the one before does."""
+"""How far a GPU is healed; each level does all that the one before does."""
 HEALING: tuple[Step, ...] = ("evicting", "releasing", "resetting", "checking")
 """Steps in which this node counts as one that heals."""
 LEAST: Mapping[Step, str] = {
@@ -30,9 +30,9 @@ LEAST: Mapping[Step, str] = {
 }  # fmt: skip
 """The level that a step needs."""
 OLDEST_ALONE = (8, 0)
-"""CUDA compute capability of GPUs with NVLink that are reset alone: Ampere (nvidia-smi(1), -r)."""
+"""The first CUDA compute capability that is reset alone despite NVLink: Ampere (nvidia-smi -r)."""
 ON_SWITCHES = "SXM3"
-"""In the name of older GPUs whose NVLinks lead to NVSwitches, so that pairs have none: DGX-2."""
+"""A part of the name of older GPUs whose NVLinks lead to NVSwitches, not to other GPUs: DGX-2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +40,12 @@ class Rules:
     """The numbers of the state machine, in seconds.
 
     Attributes:
-        quarantine_s: how long a GPU may come back by itself before its pods are evicted.
-        evict_s: how long these may take to go.
-        let_go_s, release_s: how long a GPU is unused at least before a reset, and how long
-            processes may take to close it.
-        check_s: how long after a reset the GPU may take to show no error.
-        retry_s: after which what had failed begins again.
+        quarantine_s: how long a GPU has to recover by itself before its pods are evicted.
+        evict_s: how long evicted pods have to end.
+        let_go_s, release_s: how long a GPU must be unused before a reset, and how long processes
+            have to close it.
+        check_s: how long a GPU has after a reset to show no error.
+        retry_s: how long after a failure the healing begins again.
     """
 
     level: str
@@ -63,13 +63,13 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Where the healing of a GPU is.
+    """The state of a GPU's healing.
 
     Attributes:
-        reason: what is waited for, what is requested, or what has failed.
-        action: that is requested; "" in other steps.
-        gpus: UUIDs of those that are reset together, with this one.
-        refusal: why they are not reset, "" if they can be.
+        reason: why it waits, why it requests an action, or why it has failed.
+        action: the requested one; "" in other steps.
+        gpus: UUIDs of the GPUs that are reset together, including this one.
+        refusal: why they cannot be reset, "" if they can.
     """
 
     step: Step
@@ -82,14 +82,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What is known of a GPU now; what its step does not need is left out.
+    """The facts about a GPU that its step needs.
 
     Attributes:
-        wait: why the healing may not begin now, "" if it may.
-        gpus, refusal: as a record has them; () if that is not known.
-        users: what pods have of them, None if that is not known.
+        wait: why the healing must not begin now, "" if it can.
+        gpus, refusal: as in a record; () if that is unknown.
+        users: the pods that have these GPUs, None if that is unknown.
         holders: the processes that have them open, same.
-        unknown: why what the step needs to know is not known, "" if it is.
+        unknown: why a fact that the step needs is unknown, "" if none is.
         outcome: of the reset: "" if it worked, else why not; None if there was none yet.
     """
 
@@ -134,7 +134,7 @@ def _evicting(record: Record, look: Look, now: float, rules: Rules) -> Record:
         reason = look.unknown or "; ".join(look.users or ())
         if now - record.since < rules.evict_s:
             return replace(record, reason=reason)
-        return _failed(f"pods have not gone within {rules.evict_s:g} s: {reason}", now)
+        return _failed(f"pods have not ended within {rules.evict_s:g} s: {reason}", now)
     health = look.health
     if health.action != "reset" or not rules.allows("releasing"):
         return _requested(health.action or "reset", health.reason, now)
@@ -163,7 +163,7 @@ def _resetting(record: Record, look: Look, now: float) -> Record:
         return Record(step="releasing", since=now, reason=look.unknown, gpus=record.gpus)
     if look.outcome is None:
         return record
-    if look.outcome and look.holders:  # one came meanwhile
+    if look.outcome and look.holders:  # a process has opened it meanwhile
         return _failed(f"the GPU is in use: {'; '.join(look.holders)}", now)
     if look.outcome:
         return _requested("reboot", f"{look.health.reason}; no reset: {look.outcome}", now)
@@ -177,7 +177,7 @@ def _checking(record: Record, look: Look, now: float, rules: Rules) -> Record:
 
 
 def _requesting(record: Record, look: Look, now: float, rules: Rules) -> Record:
-    """A GPU that gets worse needs more."""
+    """Request a stronger action for a GPU that gets worse."""
     del rules
     action = look.health.action
     if action and record.action and ACTIONS.index(action) > ACTIONS.index(record.action):
@@ -210,28 +210,28 @@ NEXT: Mapping[Step, Callable[[Record, Look, float, Rules], Record]] = {
 
 
 def resumed(record: Record, now: float, rules: Rules) -> Record:
-    """Return where a process goes on that finds this record of another one.
+    """Return the record with which a process goes on from this one of an earlier process.
 
-    What was not reset begins again, without a wait: what has to be reset together, and what the
-    level allows, may have changed. Nobody knows what became of a reset: if it worked, the health
-    of the GPU shows it.
+    Healing that had not reset the GPU begins again, without the quarantine: the GPUs to reset
+    together and the level may have changed. The outcome of a reset is unknown: if it worked, the
+    health of the GPU shows it.
     """
     if record.step in ("evicting", "releasing", "resetting"):
         return Record(step="quarantined", since=now - rules.quarantine_s, reason=record.reason)
-    return replace(record, since=min(now, record.since))  # a file may say anything
+    return replace(record, since=min(now, record.since))  # the file can have any number
 
 
 def reset_together(
     gpu: NvmlGpu, compute: tuple[int, int], links: Iterable[GpuLink], *, groups: bool
 ) -> tuple[tuple[str, ...], str]:
-    """Return the GPUs that are reset with one, by UUID, and why they are not, "" if they are.
+    """Return the UUIDs of the GPUs to reset together with one, and why not, "" if they can be.
 
-    GPUs before Ampere are reset with all that NVLinks connect them to (nvidia-smi(1), -r), which
-    refuses less than that. Where a reset is refused here, the GPU is alone.
+    A GPU before Ampere is reset together with all GPUs that NVLinks connect to it: nvidia-smi -r
+    refuses fewer. If this function refuses the reset, it returns that GPU alone.
 
     Args:
         compute: its CUDA compute capability, (0, 0) if it is unknown.
-        groups: whether several may be reset.
+        groups: whether several GPUs can be reset together.
     """
     if gpu.mig_enabled:
         return (gpu.uuid,), "it is in MIG mode, and a reset would remove its MIG devices"
@@ -249,14 +249,14 @@ def reset_together(
 
 
 TEXTS: Mapping[Step, str] = {
-    "quarantined": "pods do not get it; for {quarantine_s:g} s it may come back by itself",
-    "evicting": "its pods are evicted; they have {evict_s:g} s to go",
+    "quarantined": "new pods do not get it; it has {quarantine_s:g} s to recover by itself",
+    "evicting": "its pods are evicted; they have {evict_s:g} s to end",
     "releasing": "the agent closes it; other processes have {release_s:g} s to close it",
     "resetting": "it is reset",
     "checking": "it has {check_s:g} s to show no error",
     "probation": "pods get it again after the probation",
     "requested": "somebody has to act: ",
-    "failed": "it begins again after {retry_s:g} s",
+    "failed": "the healing begins again after {retry_s:g} s",
 }
 
 

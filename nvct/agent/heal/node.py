@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Node shows of its GPUs: a taint if all have failed, a label if somebody has to act.
+"""Shows the state of GPUs on a Node: a taint if all have failed, a label if somebody has to act.
 
 Contract: pure functions.
 """
@@ -14,22 +14,22 @@ from nvct.host.faults import ACTIONS, Action
 
 MANAGER = "nvct-heal"
 TAINT = "nvct.dev/gpus-failed"
-"""With effect NoSchedule: all GPUs of the Node have failed."""
+"""The taint, with effect NoSchedule, of a Node whose GPUs have all failed."""
 REBOOT = Kind(
     "janitor.dgxc.nvidia.com", "v1alpha1", "RebootNode", "rebootnodes", is_namespaced=False
 )
-"""Of NVSentinel (charts/janitor/crds of github.com/NVIDIA/NVSentinel)."""
+"""NVSentinel's request for a reboot (charts/janitor/crds of github.com/NVIDIA/NVSentinel)."""
 REQUEST = "nvct.dev/gpu-request"
-"""The label: reset, reboot or replace, what somebody else has to do."""
+"""The label with what somebody has to do: reset, reboot or replace."""
 
 
 def worst(actions: Iterable[Action]) -> Action | Literal[""]:
-    """Return the action that asks for most, "" if there is none."""
+    """Return the strongest action, "" if there is none."""
     return max(actions, key=ACTIONS.index) if (actions := tuple(actions)) else ""
 
 
 def reboot(node: Object) -> Object:
-    """Return what asks NVSentinel to reboot a Node: one for each boot, by its name."""
+    """Return the RebootNode object for a Node; its name has the boot id, so each boot has one."""
     info, name = node["status"]["nodeInfo"], node["metadata"]["name"]
     return {
         "metadata": {"name": f"nvct-{info['bootID']}"}, "spec": {"nodeName": name, "force": False}
@@ -40,7 +40,7 @@ def patch(node: Object, *, has_failed: bool, request: Action | Literal[""]) -> O
     """Return the merge patch of a Node as it was read, {} if nothing has to change.
 
     Args:
-        has_failed: whether all its GPUs have.
+        has_failed: whether all of its GPUs have failed.
         request: the label's value, "" for none.
     """
     metadata: Object = node["metadata"]

@@ -22,8 +22,8 @@ class Settings:
         "", "How far a GPU that has failed is healed", flags="remediation", env=LEVEL_ENV,
         choices=LEVELS,
     )  # fmt: skip
-    group: bool = option(False, "Reset GPUs together where one alone cannot be", env=GROUP_ENV)
-    evict_s: str = option("1800", "How many seconds pods may take to go", env=EVICT_ENV)
+    group: bool = option(False, "Reset GPUs together if one cannot be reset alone", env=GROUP_ENV)
+    evict_s: str = option("1800", "How many seconds evicted pods have to end", env=EVICT_ENV)
 
     @property
     def rules(self) -> Rules:
@@ -40,12 +40,12 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     """Return the settings; there are no warnings.
 
     Raises:
-        UsageError: there is no level, or a value is malformed.
+        UsageError: no level is set, or a value is malformed.
     """
     known = Settings(**PROGRAM.values(words, env))
     if not known.level:
         raise UsageError(
-            f"the task heal needs {LEVEL_ENV}", hint=f"it is one of {', '.join(LEVELS)}"
+            f"the task heal needs {LEVEL_ENV}", hint=f"set it to one of {', '.join(LEVELS)}"
         )
     if not (known.evict_s.isascii() and known.evict_s.isdigit()):
         raise UsageError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The task `heal`: takes a GPU that has failed from its pods, resets it, checks it, gives it back.
 
-`machine` decides, this asks and acts. Each step is written to disk before it is taken, so that an
-agent that was killed goes on, or goes back. The Node shows what is asked of others.
+`machine` decides; this module asks and acts. Each step is written to disk before it is taken, so
+that an agent that was killed goes on or begins again. The Node shows what others have to do.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from nvct.mig.smi import IN_USE, blocking
 FILE = "heal.json"
 LOOK_S = 1.0
 SHOW_S = 60.0
-"""How often a Node that shows something is looked at: others may have changed or replaced it."""
+"""How often a Node with our taint or label is read: others may have changed or replaced it."""
 RETRY_S = 10.0
 """The longest pause after a look that failed."""
 IN_USE_BY_SMI = "in use"
-"""What nvidia-smi says then, in lower case: every process that has the GPU counts."""
+"""A part of nvidia-smi's message, in lower case, if any process has the GPU open."""
 EVENTS: Mapping[machine.Step, tuple[str, str]] = {
     "quarantined": ("GPUQuarantined", "is quarantined"),
     "evicting": ("GPUEvicting", "has its pods evicted"),
-    "releasing": ("GPUReleasing", "is closed by all before a reset"),
-    "resetting": ("GPUResetting", "is reset"),
-    "checking": ("GPUChecking", "was reset, and is checked"),
-    "probation": ("GPUHealed", "shows no error any more, and is on probation"),
+    "releasing": ("GPUReleasing", "is being closed by all processes before a reset"),
+    "resetting": ("GPUResetting", "is being reset"),
+    "checking": ("GPUChecking", "was reset, and is being checked"),
+    "probation": ("GPUHealed", "no longer shows an error, and is on probation"),
     "requested": ("GPUNeedsHelp", "needs somebody to act"),
     "failed": ("GPUHealingFailed", "is not healed"),
 }
-"""The reason of each step's Event, and what its message says of the GPU."""
+"""The reason of each step's Event, and the start of its message, after the GPU's UUID."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Healing(Task):
 
     Args:
         health: returns the health of the GPUs, None while no task watches it.
-        brake: None where nothing limits how many nodes heal at once.
+        brake: None if nothing limits how many nodes heal at once.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Healing(Task):
         self._steps: Counter[tuple[str, str]] = Counter()
         self._shown: tuple[bool, str] | None = None
         self._show_at = 0.0
-        self._holds_brake = True  # of a process that was killed
+        self._holds_brake = True  # perhaps, from a process that was killed
 
     def describe(self) -> list[dict[str, object]]:
         """Return the level, and the GPUs that are being healed, as JSON data."""
@@ -140,7 +140,7 @@ class Healing(Task):
         ]  # fmt: skip
 
     def metrics(self) -> Iterator[Family]:
-        """Yield the step of each GPU that is being healed, and how often each was taken."""
+        """Yield the step of each GPU that is being healed, and how often each step was taken."""
         rows = [
             (int(record.step == step), {"UUID": gpu, "step": step})
             for gpu, record in self._records.items()
@@ -173,7 +173,7 @@ class Healing(Task):
             await self._cluster.close()
 
     def _resume(self) -> None:
-        """Take over what another process of this boot has begun."""
+        """Take over the healing that another process of this boot has begun."""
         document = self._store.read()
         if not isinstance(document, dict):
             return
@@ -188,9 +188,9 @@ class Healing(Task):
         }
 
     async def _look(self, health: HealthEngine) -> bool:
-        """Take the next step of each GPU, and show what the Node has to; return whether it works.
+        """Take the next step of each GPU, and update the Node; return whether all of it worked.
 
-        What does not answer keeps no other GPU waiting.
+        A GPU that does not answer delays no other GPU.
         """
         known = health.of_gpus()
         steps: list[Callable[[], Awaitable[None]]] = [
@@ -227,7 +227,7 @@ class Healing(Task):
     def _keep(
         self, health: HealthEngine, gpu: str, before: Record | None, after: Record | None
     ) -> None:
-        """Write a change of a record to disk, before the step is taken, and tell of it."""
+        """Write a change of a record to disk, before the step is taken, and report it."""
         self._records.pop(gpu, None)
         if after is not None:
             self._records[gpu] = after
@@ -235,7 +235,7 @@ class Healing(Task):
         self._store.write({"gpus": saved})
         health.withhold(
             {
-                other: f"it is reset together with {uuid}"
+                other: f"it will be reset together with {uuid}"
                 for uuid, record in self._records.items() if record.step in HEALING
                 for other in record.gpus if other != uuid
             }
@@ -244,7 +244,7 @@ class Healing(Task):
             self._tell(health, gpu, after)
 
     def _tell(self, health: HealthEngine, gpu: str, after: Record | None) -> None:
-        """Tell of a step: in the log, by `nvct log`, an Event and a counter."""
+        """Report a step: in the log, in `nvct log`, by an Event and a counter."""
         if after is None:
             self._log.decided(TASK, "changed", gpu, result="healed")
             return
@@ -257,13 +257,13 @@ class Healing(Task):
         is_warning = after.step in ("requested", "failed", "evicting")
         health.note(
             gpu, event, f"{gpu} {text}", is_warning=is_warning,
-            of_pods=after.step == "evicting",  # the others name pods and processes of all tenants
+            of_pods=after.step == "evicting",  # other steps' messages name other tenants' pods
         )  # fmt: skip
 
     async def _seen(
         self, health: HealthEngine, gpu: str, record: Record | None, state: Health
     ) -> Look:
-        """Ask what the step needs to know, and do what it does."""
+        """Do what a step does, and return the facts that it needs."""
         seen = Look(health=state)
         if record is None or (state.state != "unhealthy" and record.step != "resetting"):
             return seen
@@ -288,7 +288,7 @@ class Healing(Task):
         return replace(seen, outcome="")
 
     async def _not_reset(self, seen: Look, gpus: tuple[str, ...]) -> Look:
-        """Learn who was in the way of a reset, which does not count towards its limit then."""
+        """Return which processes prevented a reset; if some did, the reset does not count."""
         refusal = seen.outcome or ""
         holders: tuple[str, ...] | None = (refusal.partition(IN_USE)[2],)
         if IN_USE not in refusal:
@@ -299,7 +299,7 @@ class Healing(Task):
         return replace(seen, holders=holders)
 
     async def _begun(self, seen: Look, gpu: str, record: Record) -> Look:
-        """Learn what else has to be reset, and take the brake, once the GPU is given up."""
+        """After the quarantine, find the GPUs to reset together, and take the brake."""
         waited_s = time.monotonic() - record.since
         if not self._rules.allows("evicting") or waited_s < self._rules.quarantine_s:
             return seen
@@ -308,14 +308,14 @@ class Healing(Task):
         if self._rules.allows("releasing") and seen.health.action == "reset":
             gpus, refusal = await self._gpus.together(gpu)
         pods = await self._pods.devices(gpus)
-        wait = "; ".join(filter(None, map(protection, pods)))  # no Lease is kept for these
+        wait = "; ".join(filter(None, map(protection, pods)))  # no Lease is taken to wait for pods
         if not wait and self._brake is not None:
             wait = await self._brake.take()
         self._holds_brake |= not wait
         return replace(seen, gpus=gpus, refusal=refusal, wait=wait)
 
     async def _evicted(self, gpus: tuple[str, ...]) -> tuple[str, ...]:
-        """Evict the pods that have GPUs, or none; return which are still there, and why."""
+        """Evict the pods that have GPUs, none if one is protected; return who is left, and why."""
         found = await self._pods.devices(gpus)
         if kept := tuple(filter(None, map(protection, found))):
             return kept
@@ -323,7 +323,7 @@ class Healing(Task):
         return tuple([f"{pod}{await self._why_not_evicted(pod)}" for pod in pods.values()])
 
     async def _why_not_evicted(self, pod: PodDevice) -> str:
-        """Evict a pod; return why it is not, "" if it is about to end."""
+        """Evict a pod; return why that is refused, "" if the pod is about to end."""
         if pod.found and pod.found["metadata"].get("deletionTimestamp"):
             return ""
         try:
@@ -335,7 +335,7 @@ class Healing(Task):
         return ""
 
     async def _free_others(self) -> None:
-        """Let other nodes heal once this one does not."""
+        """Release the brake when this node no longer heals, so that other nodes can."""
         heals = any(record.step in HEALING for record in self._records.values())
         if heals and self._brake is not None:
             await self._brake.keep()
@@ -345,7 +345,7 @@ class Healing(Task):
             self._holds_brake = False
 
     async def _show(self, known: Mapping[str, Health]) -> None:
-        """Write the Node's taint and label where they differ, and ask for a reboot."""
+        """Update the Node's taint and label, and ask for a reboot if one is requested."""
         has_failed = bool(known) and all(each.state == "unhealthy" for each in known.values())
         request = node.worst(record.action for record in self._records.values() if record.action)
         wanted, shown = (has_failed, request), self._shown
@@ -360,7 +360,7 @@ class Healing(Task):
         if request == "reboot" and is_new and self._rules.level == LEVELS[-1]:
             try:
                 await self._cluster.create(node.REBOOT, node.reboot(found))
-            except ClusterError as error:  # without NVSentinel, the label asks alone
+            except ClusterError as error:  # without NVSentinel, only the label asks
                 if error.status not in (CONFLICT, NOT_FOUND):
                     raise
             else:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of all GPUs and MIG instances of a node, and its changes; what NVML's values say.
+"""The health of all GPUs and MIG instances of a node, its changes, and what NVML's values mean.
 
-An error of a GPU concerns all instances on it. One of an instance concerns that instance alone.
-Contract: nothing but memory; the caller gives the time and NVML's values (numbers: nvml.h).
+An error of a GPU concerns all instances on it; an error of an instance concerns only that one.
+Contract: no I/O; the caller passes the time and NVML's values (numbers: nvml.h).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 WHOLE = -1  # In place of the id of an instance
 RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
-"""Counters that only increase until the GPU is reset or the driver loaded again, and the part of
-the last value that a value below tells of that."""
+"""Counters that only increase until the GPU is reset or the driver loaded again. A value below
+this part of the last one shows that this has happened."""
 
 
 class Key(NamedTuple):
-    """A GPU, or an instance of it by its two ids, which are WHOLE for all."""
+    """A GPU, or an instance of it by its two ids; an id is WHOLE if the key is for all of them."""
 
     gpu: str
     gi: int = WHOLE
     ci: int = WHOLE
 
     def concerns(self, gpu: str, instance: Instance | None) -> bool:
-        """Return whether an error here concerns a device; None is a whole GPU."""
+        """Return whether an error of this key concerns a device; None is a whole GPU."""
         if self.gpu != gpu or instance is None:
             return self.gpu == gpu
         return self.gi in (WHOLE, instance[0]) and self.ci in (WHOLE, instance[1])
@@ -55,14 +55,14 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLook(Look):
-    """What a look at a GPU has found, and the UUIDs of its MIG devices; None if unknown."""
+    """A look at a GPU, with the UUIDs of its MIG devices; None if they are unknown."""
 
     instances: Mapping[Instance, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A device whose state or action has changed, with the UUIDs of all that it concerns."""
+    """A change of a device's state or action, with the UUIDs of all devices that it concerns."""
 
     key: Key
     before: Health
@@ -72,7 +72,7 @@ class Change:
 
 @dataclass(slots=True)
 class Board:
-    """The health of a node."""
+    """The health of all GPUs and MIG instances of a node."""
 
     rules: Rules
     # of all GPUs that were seen, and of the instances that had an error
@@ -95,14 +95,14 @@ class Board:
         return tuple(uuid for key in self._concerned(event) for uuid in self.devices(key))
 
     def note_looks(self, looks: Mapping[str, GpuLook], now: float) -> list[Change]:
-        """Note a look at GPUs, by UUID."""
+        """Note looks at GPUs, by UUID."""
         changes = []
         for gpu, found in looks.items():
             self.states.setdefault(Key(gpu), Health(since=now))
             if found.instances is not None:
                 self._drop_instances(gpu, found.instances)
             changes += self._step([Key(gpu)], found, now)
-            # The GPU has its errors, and a reset concerns both.
+            # Faults count for the GPU only, but a reset also concerns its instances.
             changes += self._step(self._instances(gpu), replace(found, faults=()), now)
         return changes
 
@@ -111,7 +111,7 @@ class Board:
         return self._step(list(self.states), Forget(), now)
 
     def broken_instances(self) -> set[tuple[str, int]]:
-        """Return the GPU instances with an error that ends with them: GPU's UUID, id."""
+        """Return the GPU instances whose error ends when they are destroyed: GPU's UUID, id."""
         return {
             (key.gpu, key.gi)
             for key, health in self.states.items()
@@ -121,7 +121,7 @@ class Board:
         }
 
     def forget_instance(self, gpu: str, gi: int, now: float) -> list[Change]:
-        """Consider a GPU instance healthy: it is another one with the same id."""
+        """Consider a GPU instance healthy, because a new one has its id now."""
         return self._step([key for key in self._instances(gpu) if key.gi == gi], Forget(), now)
 
     def note_application_xid(self, event: XidEvent) -> None:
@@ -173,7 +173,7 @@ class Board:
         self.states = states
 
     def knows(self, event: XidEvent) -> bool:
-        """Return whether the device of an event is known, if it is an instance."""
+        """Return whether the instance of an event is known; True for an event of a whole GPU."""
         known = self.instances.get(event.uuid, {})
         return event.gi == WHOLE or any(gi == event.gi for gi, _ in known)
 
@@ -191,7 +191,7 @@ class Board:
         return [Key(event.uuid, event.gi, event.ci)]
 
     def _drop_instances(self, gpu: str, present: Mapping[Instance, str]) -> None:
-        """Forget the instances that were destroyed: those of the same ids are new ones."""
+        """Forget the instances that were destroyed: later ones with their ids are new."""
         self.instances[gpu] = present
         for key in self._instances(gpu):
             if not any(key.concerns(gpu, instance) for instance in present):
@@ -220,12 +220,12 @@ def _badness(health: Health) -> tuple[int, int]:
 def look(
     gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True, was_reset: bool = False
 ) -> GpuLook:
-    """Return what a look at a GPU has found.
+    """Return a look at a GPU.
 
     Args:
-        before: values of the look before, {} if there was none.
-        counts: whether faults count; False where all checks are switched off.
-        was_reset: whether it is known that the GPU was reset since.
+        before: NVML's values at the look before, {} if there was none.
+        counts: whether faults count; False if all checks are switched off.
+        was_reset: whether the GPU is known to have been reset since.
     """
     return GpuLook(
         faults=tuple(faults.of_condition(gpu)) if counts else (),

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The health of this node's GPUs, for all tasks that offer them: one engine for each process.
 
-A task calls `run` beside its own work, and asks `problem` for each device that it offers. XIDs are
-asked for twice a second, other values less often. The question for XIDs also tells whether NVML
-and each GPU answer: what does not answer cannot be had at once, and can again when it answers,
-unless that takes so long that a look finds it, too.
+A task calls `run` beside its own work, and asks `problem` for each device that it offers. NVML is
+asked for XIDs twice a second, and for other values less often. The question for XIDs also shows
+whether NVML and each GPU answer: a GPU that does not answer is unhealthy at once, and healthy
+again when it answers, unless that takes so long that a look notes the fault, too.
 
-NVML that hangs is noticed before its worker is killed: a call may take seconds on a machine whose
-driver is busy, so the kill waits for the call's limit, while the devices are unhealthy already.
+While NVML hangs, devices are unhealthy even before its worker is killed: a call can take seconds
+on a machine whose driver is busy, so the kill waits for the call's limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 Changed: TypeAlias = Callable[[Iterable["Change"]], None]
 
 EVENTS_S = 0.5  # Between two questions, each of which also asks every GPU for a value
-SUSPECT_S = 1.2  # An answer takes a millisecond; without one, the devices are unhealthy
+SUSPECT_S = 1.2  # After this wait for an answer, the devices are unhealthy; it takes 1 ms
 TICKS = 12  # Parts of that wait: on a machine without CPU to spare, each of them takes longer
 LOOK_S = 5.0  # Between two looks at NVML's values while all devices are healthy
 LOOK_SOON_S = 1.0  # The same while one is not, or after an XID
@@ -55,15 +55,15 @@ class User:
     """A task that offers devices."""
 
     nvml: FindNvml  # returns the client, None while the task has nothing to watch
-    # called with changes of devices; with none if it is NVML that answers or does not
+    # called with changes of devices; with () if NVML or a GPU answers again or does not answer
     changed: Changed
 
 
 class HealthEngine:
     """The health of the GPUs and MIG instances of this node.
 
-    It begins with the states that an earlier process of this boot has stored. XIDs are asked for
-    also where none counts, because the question tells whether NVML answers.
+    It begins with the states that an earlier process of this boot has saved. It asks for XIDs even
+    if none counts, because the question shows whether NVML answers.
     """
 
     def __init__(self, settings: Settings, log: Log, store: Store | None = None) -> None:
@@ -95,7 +95,7 @@ class HealthEngine:
 
     @property
     def nvml_problem(self) -> str:
-        """Return why no device can be had, "" if that is not so."""
+        """Return why NVML does not answer, so that all devices are unhealthy; "" if it does."""
         return next(iter(self._problems.values()), "")
 
     def problem(self, gpu: str, instance: Instance | None = None) -> str:
@@ -115,7 +115,7 @@ class HealthEngine:
         return self._board.application_xid(gpu, instance)
 
     def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
-        """Return whether pods cannot have a device, and will without anybody's help."""
+        """Return whether a device is unhealthy now, but will become healthy by itself."""
         is_asked = not self.nvml_problem and gpu not in self._hanging
         return is_asked and self._board.of(gpu, instance).state == "probation"
 
@@ -124,7 +124,7 @@ class HealthEngine:
         return {key.gpu: health for key, health in self._board.states.items() if key.gi == WHOLE}
 
     def withhold(self, reasons: Mapping[str, str]) -> None:
-        """Offer no pod these GPUs, by UUID, whatever their health is, until the next call."""
+        """Keep these GPUs from pods until the next call; `reasons` by UUID."""
         if reasons != self._withheld:
             self._withheld = dict(reasons)
             self._tell(())
@@ -137,7 +137,7 @@ class HealthEngine:
     def note(
         self, gpu: str, reason: str, message: str, *, is_warning: bool, of_pods: bool
     ) -> None:
-        """Add a notice about a GPU: a line of the log, an Event of the Node or its pods, too."""
+        """Log a notice about a GPU and add it; it becomes an Event of the Node or of its pods."""
         (self._log.warning if is_warning else self._log.info)(message)
         devices = self._board.devices(Key(gpu)) if of_pods else ()
         self._notices.add(reason, message, time.time(), devices, is_warning=is_warning)
@@ -153,7 +153,7 @@ class HealthEngine:
         }
 
     def metrics(self) -> Iterator[Family]:
-        """Yield the state of each GPU, and of the instances that had an error; counters."""
+        """Yield the states of GPUs and of instances that had an error, and counters."""
         help_text = (
             "State of a GPU, or of a MIG instance that had an error: 1 for the one it is in."
         )
@@ -183,7 +183,7 @@ class HealthEngine:
         self._note(self._board.forget_instance(gpu, gi, time.monotonic()))
 
     def set_nvml_problem(self, source: str, problem: str) -> None:
-        """Make all devices unhealthy while NVML does not answer a source; "" ends that."""
+        """Make all devices unhealthy because NVML does not answer `source`; "" ends that."""
         before = self.nvml_problem
         self._problems.pop(source, None)
         if problem:
@@ -195,9 +195,9 @@ class HealthEngine:
         self._tell(())
 
     async def run(self, nvml: FindNvml, changed: Changed) -> None:
-        """Watch until canceled. Several tasks may call this; one call at a time watches for all.
+        """Watch until canceled. Several tasks can call this; one call at a time watches for all.
 
-        SupervisorEndedError if NVML cannot be asked any more.
+        SupervisorEndedError if NVML can no longer be asked.
         """
         user = User(nvml, changed)
         self._users.append(user)
@@ -235,7 +235,7 @@ class HealthEngine:
     async def _ask(self, client: NvmlClient, answer: Awaitable[T]) -> T:
         """Return an answer; the devices are unhealthy while it takes too long.
 
-        A call that is in progress has a limit of its own, which may be longer.
+        A call that is in progress has a limit of its own, which can be longer.
         """
         limit_s = client.busy_s + SUSPECT_S
         loop = asyncio.get_running_loop()
@@ -255,7 +255,7 @@ class HealthEngine:
             timer.cancel()
 
     async def _look(self, client: NvmlClient) -> None:
-        """Ask for NVML's values, and note what they say."""
+        """Ask for NVML's values, and note the health that they show."""
         conditions = await self._ask(client, client.conditions())
         counts = self._settings.table.checks.looks
         found = {uuid: board.hangs(reason) for uuid, reason in self._hanging.items() if counts}
@@ -276,12 +276,12 @@ class HealthEngine:
         self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
         is_checked = self._preflight is not None and self._preflight.is_unsaved
         if is_checked or (not is_calm and self._values.keys() != self._saved):
-            self._save()  # what a reset is recognized by
+            self._save()  # the values that a reset is recognized by
 
     async def _take(self, client: NvmlClient, events: NvmlEvents) -> None:
-        """Note events; an instance that was made since the last look is looked for before.
+        """Note events; before that, look at the GPUs if an event is of an unknown instance.
 
-        Otherwise its error would be one of the whole GPU.
+        Without the look, the error of a new instance would count as one of the whole GPU.
         """
         try:
             if not all(self._board.knows(event) for event in events.events):
@@ -353,7 +353,6 @@ class HealthEngine:
             user.changed(changes)
 
     def _load(self) -> None:
-        """Take over the states that an earlier process has written."""
         document = self._store.read() if self._store and self._settings.recovers else None
         if not isinstance(document, dict):
             return
@@ -383,4 +382,6 @@ class HealthEngine:
         more = {"preflight": self._preflight.dump()} if self._preflight else {}
         self._store.write({**self._board.to_dict(), "values": values, "notices": recent, **more})
         if self._store.problem and self._store.problem != before:
-            self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
+            self._log.warning(
+                f"a restart will forget which devices are unhealthy: {self._store.problem}"
+            )

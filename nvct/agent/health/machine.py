@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The health of one GPU or MIG instance: a state, and what each event makes of it.
+"""The health of one GPU or MIG instance: a state, and how each event changes it.
 
 Contract: pure functions of values; times are seconds of CLOCK_MONOTONIC, which all processes of
 one boot share. docs/health.md describes the states.
@@ -23,11 +23,11 @@ class Rules:
     """The numbers of the state machine.
 
     Attributes:
-        recovers: False: an unhealthy device stays so, and nothing but XIDs counts.
-        probation_s: how long a device shows no error before it is offered again.
-        looks: how many looks in a row find an error before it counts.
-        returns, window_s: a device that came back so often in that time is out with its next
-            error.
+        recovers: if False, an unhealthy device stays so, and only XIDs count.
+        probation_s: how long a device must show no error before it is offered again.
+        looks: how many looks in a row must find an error before it counts.
+        returns, window_s: a device that became healthy again so often in that time is unhealthy
+            for good at its next error.
     """
 
     recovers: bool = True
@@ -46,7 +46,7 @@ class Health:
     reason: str = ""  # a sentence; "" for a healthy device
     since: float = 0.0
     seen: int = 0  # how many looks in a row have found the fault of a suspect
-    # only a reset ends the fault: an XID reports an error, and not its end
+    # whether only a reset ends the fault: an XID reports an error, but not its end
     must_reset: bool = False
     asked: bool = False  # whether the driver has asked for a recovery since the fault
     returns: tuple[float, ...] = ()  # when the device came back, the last ones
@@ -148,7 +148,7 @@ def _probation(health: Health, look: Look, now: float, rules: Rules) -> Health:
 
 
 def _failed(health: Health, fault: Fault, now: float, rules: Rules, *, must_reset: bool) -> Health:
-    """Return an unhealthy device: for good if it came back too often."""
+    """Return an unhealthy device: for good if it became healthy again too often."""
     recent = tuple(at for at in health.returns if now - at < rules.window_s)
     if health.is_offered and len(recent) >= rules.returns:
         reason = f"{FLAPPING}: it came back {len(recent)} times in an hour; {fault.reason}"

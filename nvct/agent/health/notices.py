@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened to the health of devices, in sentences: for the log, Events and /status."""
+"""Describes changes of the health of devices in sentences: for the log, Events and /status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nvct.host.nvml.model import XidEvent
 from nvct.oci.jsontext import Json
 
 LIMIT = 50  # Notices that are kept
-AGAIN_S = 60.0  # The same sentence about the same device is not repeated before
+AGAIN_S = 60.0  # How long the same sentence about the same device is not repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class Notice:
 
     number: int  # increases by one with each notice of this boot
     at: float  # in seconds since 1970
-    reason: str  # a word as Kubernetes has it in Events
+    reason: str  # a word, as in the field `reason` of an Event
     message: str
     is_warning: bool  # whether somebody has to do something
     devices: tuple[str, ...] = ()  # the UUIDs of GPU and MIG devices concerned
@@ -43,7 +43,7 @@ class Notices:
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
     def load(self, value: object) -> None:
-        """Take over what `Notice.describe` has returned in an earlier process; else nothing."""
+        """Take over notices that an earlier process has described; ignore other data."""
         try:
             known = typed.load(tuple[Notice, ...], value)
         except typed.MalformedError:
@@ -54,7 +54,7 @@ class Notices:
     def add(
         self, reason: str, message: str, at: float, devices: Iterable[str], *, is_warning: bool
     ) -> Notice | None:
-        """Add a notice, and return it; None if it repeats one of a moment ago."""
+        """Add a notice, and return it; None if it repeats a recent one."""
         concerned = tuple(devices)
         for notice in self.all:
             is_same = (notice.message, notice.devices) == (message, concerned)
@@ -69,7 +69,7 @@ class Notices:
 
 
 def of_change(change: Change) -> tuple[str, str, bool]:
-    """Return reason and message of a change, and whether it is a warning."""
+    """Return reason and message of a change's notice, and whether it is a warning."""
     name, after = name_of(change.key), change.after
     if after.state == "unhealthy":
         reason = "GPUFlapping" if after.reason.startswith(FLAPPING) else "GPUUnhealthy"
@@ -77,7 +77,7 @@ def of_change(change: Change) -> tuple[str, str, bool]:
     if after.state == "suspect":
         return "GPUSuspect", f"{name} is suspect: {after.reason}", True
     if after.state == "probation":
-        message = f"{name} is on probation: it shows no error any more, after {after.reason}"
+        message = f"{name} is on probation: it no longer shows an error, after {after.reason}"
         return "GPUProbation", message, False
     return "GPUHealthy", f"{name} is healthy again", False
 
@@ -85,7 +85,7 @@ def of_change(change: Change) -> tuple[str, str, bool]:
 def of_application(event: XidEvent, reason: str) -> tuple[str, str]:
     """Return reason and message of an XID that an application has caused."""
     where = f" (GPU instance {event.gi})" if event.gi >= 0 else ""
-    return "GPUApplicationError", f"{event.uuid}{where} reported {reason}; the GPU works on"
+    return "GPUApplicationError", f"{event.uuid}{where} reported {reason}; the GPU still works"
 
 
 def sentence(health: Health) -> str:

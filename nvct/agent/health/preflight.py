@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The preflight of GPUs: before a GPU is offered, is it as fast and as sound as it can be?
+"""The preflight of GPUs: before a GPU is offered, checks whether it is sound and at full speed.
 
 Each GPU is checked once after a boot, a change of the driver and a reset. A finding withholds the
-GPU, or is told as a doubt (`CHECKS`, and the settings). A GPU with findings is asked again now and
-then. That can only end findings: by then the GPU may work, and a hot GPU is slow for good reason.
+GPU, or is only a warning (`CHECKS`, and the settings). A GPU with findings is asked again now and
+then, but only to end findings: the GPU may be in use then, and a hot GPU is slow for good reason.
 
-What NVML does not report is no finding. Neither is the present speed of the PCIe link or of the
-clocks: both are low on an idle GPU. Contract: loaded only where it is switched on.
+A value that NVML does not report is not a finding. Neither is the present speed of the PCIe link
+or of the clocks: both are low on an idle GPU. Contract: imported only if it is switched on.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ DEFAULT = "default"
 AGAIN_S = 30.0  # Until a GPU with findings is asked again
 PENDING = "it is not checked yet (preflight)"
 SLOWDOWNS = {0x8: "hardware slowdown", 0x40: "too hot", 0x80: "power brake"}
-"""nvml.h, nvmlClocksEventReason*: those that halve the clocks at least. `hardware slowdown` is set
+"""nvmlClocksEventReason* of nvml.h that at least halve the clocks. `hardware slowdown` is also set
 with each of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What is looked for, and what it does to the GPU."""
+    """A check of a GPU, and what its finding does to the GPU."""
 
     effect: Effect
     action: Action  # what ends the finding, for a GPU that is withheld
-    # returns a sentence about the values, "" if they are as they should be
+    # returns a finding about the values, as a sentence, "" if there is none
     look: Callable[[Values], str]
 
 
@@ -80,7 +80,7 @@ def _nvlinks(values: Values) -> str:
     links, most = values.get("nvlinks"), values.get(MOST_LINKS, 0)
     if links is None or links >= most or values.get("mig"):
         return ""
-    return f"{links:g} NVLinks are up, of {most:g} of the others of its model"
+    return f"{links:g} NVLinks are up, and {most:g} on another GPU of its model"
 
 
 def _slowdown(values: Values) -> str:
@@ -112,7 +112,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def effects(text: str) -> dict[str, Effect]:
-    """Return the effect of each check: `default`, or with changes as `pcie-width=warn`.
+    """Return the effect of each check, given `default` or changes such as `pcie-width=warn`.
 
     UsageError if there is no such check or effect.
     """
@@ -124,8 +124,8 @@ def effects(text: str) -> dict[str, Effect]:
         if name not in CHECKS or effect not in get_args(Effect):
             raise UsageError(
                 f"--health-preflight has no {word!r}",
-                hint=f"none, {DEFAULT}, or CHECK=EFFECT with {', '.join(get_args(Effect))}; "
-                f"a CHECK is one of {', '.join(CHECKS)}",
+                hint=f"use none, {DEFAULT}, or CHECK=EFFECT; an EFFECT is one of "
+                f"{', '.join(get_args(Effect))}; a CHECK is one of {', '.join(CHECKS)}",
             )
         known[name] = cast("Effect", effect)
     return known
@@ -146,26 +146,26 @@ def judge(gpus: Iterable[GpuPreflight]) -> dict[str, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A GPU that was checked under a version of the driver, and what was found."""
+    """The findings about a GPU that was checked under a version of the driver."""
 
     driver: str
     findings: dict[str, str] = field(default_factory=dict)
 
 
 class Preflight:
-    """What was found about each GPU of this node since it booted."""
+    """The findings about each GPU of this node since it booted."""
 
     def __init__(self, effects: Mapping[str, Effect]) -> None:
         self.effects = effects
         self.is_due = self.is_unsaved = False
-        """Whether the driver may be another one; whether `dump` has news."""
+        """Whether the driver may have been replaced; whether findings were not dumped yet."""
         self._gpus: dict[str, Checked] = {}
         self._again_at = 0.0
 
     async def look(
         self, looks: Mapping[str, GpuLook], ask: Callable[[], Awaitable[NvmlPreflight]]
     ) -> dict[str, GpuLook]:
-        """Return looks at GPUs with the findings about them; ask before if a GPU needs it."""
+        """Return looks at GPUs with the faults of their findings; ask NVML first if it is due."""
         answering = {uuid for uuid, found in looks.items() if found.instances is not None}
         reset = {uuid for uuid in answering if looks[uuid].was_reset}
         has_findings = any(self._of(uuid) for uuid in self._gpus)
@@ -180,7 +180,7 @@ class Preflight:
         }
 
     def note(self, answer: NvmlPreflight, reset: Collection[str] = ()) -> None:
-        """Note what NVML says, of which GPUs some were reset since."""
+        """Note NVML's answer; `reset`: the GPUs that were reset since the last one."""
         before = dict(self._gpus)
         for uuid, findings in judge(answer.gpus).items():
             known = self._gpus.get(uuid)

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 PROBATION_S = 60.0
 OPTIONS = ("health_recovery", "health_probation", "xid_table", "health_preflight")
-"""Of the device plugin: the health of the GPUs."""
+"""The device plugin's options about the health of GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings in force, and what XIDs ask for."""
+    """The settings in force, with the table of XIDs."""
 
     rules: Rules
     table: XidTable
@@ -36,7 +36,7 @@ class Settings:
         return self.rules.recovers
 
     def preflight_after(self, former: Preflight | None) -> Preflight | None:
-        """Return the preflight, None where it is off; what a former one has found stays."""
+        """Return the preflight, None if it is off; the former one's findings stay."""
         if self.preflight is None:
             return None
         from nvct.agent.health.preflight import Preflight  # few nodes have one
@@ -84,13 +84,12 @@ def from_environment(env: Mapping[str, str]) -> Settings:
 
 
 def _preflight(text: str, *, recovers: bool) -> Mapping[str, Effect] | None:
-    """Return the effect of each check of the preflight, None if it is off."""
     if text in ("", "none"):
         return None
     if not recovers:
         raise UsageError(
-            f"--health-preflight={text} does not go with --health-recovery=never",
-            hint="as NVIDIA's device plugin, that looks at no value of NVML",
+            f"--health-preflight={text} cannot be combined with --health-recovery=never",
+            hint="never does as NVIDIA's device plugin, which looks at no values of NVML",
         )
     from nvct.agent.health import preflight  # few nodes have one
 
@@ -98,7 +97,7 @@ def _preflight(text: str, *, recovers: bool) -> Mapping[str, Effect] | None:
 
 
 def _named(row: faults.Row, rows: Mapping[int, faults.Row]) -> faults.Row:
-    """Return a line with the name that this package has for its XID."""
+    """Return a user's row with nvct's name of its XID."""
     known = rows.get(row.xid)
     return replace(row, name=known.name) if known else row
 
@@ -110,6 +109,6 @@ def _seconds(text: str) -> float:
         seconds = math.nan
     if not 0 <= seconds < math.inf:
         raise UsageError(
-            f"--health-probation must be a number of seconds, not {text!r}", hint="as in 60"
+            f"--health-probation must be a number of seconds, not {text!r}", hint="e.g. 60"
         )
     return seconds

@@ -20,7 +20,7 @@ LIMIT = 1 << 20  # Bytes; a node of 16 GPUs with 7 instances each needs 30 KB
 
 
 class Store:
-    """One file in a folder that is made if missing; `problem` tells why it cannot be written."""
+    """One file in a folder that is made if missing; `problem` says why it cannot be written."""
 
     def __init__(self, folder: str, boot_id: str = BOOT_ID, name: str = NAME) -> None:
         self.problem = ""

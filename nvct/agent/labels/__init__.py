@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task and program `gpu-feature-discovery`: facts of a node -> labels."""
+"""The agent's task `labels` (`gpu-feature-discovery`): facts of a node -> labels."""

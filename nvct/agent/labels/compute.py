@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All labels of a node: those of NVIDIA's GPU feature discovery 0.20, more if asked for, own ones.
+"""Computes the labels of a node: of GPU feature discovery 0.20, extra ones, and the user's own.
 
 MIG strategy none has no labels of MIG devices; mixed has a set for each profile, mig-<profile>.*.
 With single, MIG devices take the place of GPUs in the labels gpu.*, or mark the node as INVALID if
 they are not all alike.
 
-The user's own labels are constants, and values of other labels under another key::
+The user's own labels are constants, or have the values of other labels::
 
     example.com/pool: training
     example.com/gpu: "@nvidia.com/gpu.product"
 
 A value that begins with @ names another label, as dynamic values of Node Feature Discovery do; if
-the node lacks that one, it lacks this one too.
+the node does not have that label, this one is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MIG_MANAGER = "mig-manager"  # It runs there if a GPU has a MIG mode
 def labels(
     facts: Facts, settings: Settings, timestamp: int | None = None
 ) -> tuple[Labels, list[str]]:
-    """Return the labels of a node, with one of the time (Unix seconds) if any, and warnings.
+    """Return the labels of a node, one with the timestamp (Unix seconds) if any, and warnings.
 
     HostError if the settings do not fit the machine.
     """
@@ -85,7 +85,7 @@ def _extra(facts: Facts, settings: Settings, labels: Labels) -> Labels:
 
 
 def of_versions(facts: Facts) -> Labels:
-    """Return the labels of both versions; one that is unknown has none."""
+    """Return the labels of the driver's and CUDA's versions; an unknown version has none."""
     labels: Labels = {}
     parts = facts.driver_version.split(".")
     if len(parts) in (2, 3) and is_value(facts.driver_version):
@@ -112,7 +112,7 @@ def of_versions(facts: Facts) -> Labels:
 
 
 def of_vgpus(facts: Facts) -> Labels:
-    """Return the labels; none if it is unknown whether there are vGPUs."""
+    """Return the labels of vGPUs; none if it is unknown whether there are vGPUs."""
     if facts.host_drivers is None:
         return {}
     labels = {f"{VGPU}.present": str(bool(facts.host_drivers)).lower()}
@@ -124,7 +124,7 @@ def of_vgpus(facts: Facts) -> Labels:
 
 
 def of_mig_devices(facts: Facts, settings: Settings) -> tuple[Labels, str]:
-    """Return the labels, and a sentence if MIG devices do not fit the strategy."""
+    """Return the labels of MIG devices, and a sentence if these do not fit the strategy."""
     strategy = {f"{PREFIX}mig.strategy": settings.mig_strategy}
     if settings.mig_strategy == "mixed":
         return strategy | _mig_mixed(facts, settings), ""
@@ -196,19 +196,19 @@ def _of_profile(
 
 REFERENCE = "@"
 RESERVED = ("kubernetes.io", "k8s.io")
-"""Labels of these domains and below are Kubernetes's, but for those of ALLOWED."""
+"""Labels of these domains and their subdomains are Kubernetes's, except those of ALLOWED."""
 ALLOWED = ("feature.node.kubernetes.io", "profile.node.kubernetes.io")
 
 
 def load(path: str) -> Labels:
-    """Read a file of labels; DocumentError if it is none, or Kubernetes would refuse one."""
+    """Return the labels of a file; DocumentError if the file or one of them is malformed."""
     from nvct.agent.core import yaml_file  # 2 MB
 
     document = yaml_file.load(path, "labels file")
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise DocumentError(f"labels file {path} is no table", hint="each line: KEY: VALUE")
+        raise DocumentError(f"labels file {path} is not a table", hint="write lines of KEY: VALUE")
     return {str(key): _checked(str(key), value, path) for key, value in document.items()}
 
 
@@ -228,15 +228,15 @@ def added(labels: Mapping[str, str], own: Mapping[str, str]) -> tuple[Labels, li
 
 def _checked(key: str, value: object, path: str) -> str:
     if not is_key(key):
-        raise DocumentError(f"labels file {path}: {key!r} is no key of a label")
+        raise DocumentError(f"labels file {path}: {key!r} is not a valid key of a label")
     domain = f".{key.rpartition('/')[0]}"
     is_reserved, is_allowed = (
         any(domain.endswith(f".{name}") for name in names) for names in (RESERVED, ALLOWED)
     )
     if is_reserved and not is_allowed:
         raise DocumentError(
-            f"labels file {path}: {key} is of a domain that is Kubernetes's own",
-            hint=f"use another one, or {ALLOWED[0]}",
+            f"labels file {path}: {key} is in a domain that is reserved for Kubernetes",
+            hint=f"use another domain, or {ALLOWED[0]}",
         )
     if isinstance(value, bool):
         return str(value).lower()
@@ -245,8 +245,8 @@ def _checked(key: str, value: object, path: str) -> str:
         return text
     if text is None or not is_value(text):
         raise DocumentError(
-            f"labels file {path}: {value!r} is no value of label {key}",
-            hint="at most 63 of the characters A-Z a-z 0-9 - _ . with a letter or digit at both "
-            "ends; or @ and the key of another label",
+            f"labels file {path}: {value!r} is not a valid value of label {key}",
+            hint="use at most 63 of the characters A-Z a-z 0-9 - _ . with a letter or digit at "
+            "both ends; or @ and the key of another label",
         )
     return text

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Asks CUDA for its GPUs, on machines without NVML (Tegra): a program that prints JSON.
 
-It runs as a process of its own, because CUDA cannot be unloaded and may hang.
+It runs as a process of its own, because CUDA cannot be unloaded and can hang.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class CudaError(Exception):
-    """A call has failed."""
+    """A call of CUDA has failed."""
 
 
 def probe(cuda: Any) -> dict[str, Any]:  # noqa: ANN401 - a library
@@ -53,7 +53,7 @@ def probe(cuda: Any) -> dict[str, Any]:  # noqa: ANN401 - a library
 
 
 def main() -> int:
-    """Print what CUDA says; return an exit status."""
+    """Print CUDA's version and GPUs, or an error; return an exit status."""
     try:
         sys.stdout.write(json.dumps(probe(ctypes.CDLL(LIBRARY))))
     except (OSError, AttributeError, CudaError) as error:

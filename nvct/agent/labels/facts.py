@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a node of which labels are made, and the syntax of labels: values, without I/O.
+"""The facts of a node that labels are made from, and the syntax of labels: values, without I/O.
 
-What Kubernetes accepts as key and value: kubernetes.io, "Labels and Selectors", and apimachinery's
-validation of qualified names.
+Source of the syntax: kubernetes.io, "Labels and Selectors", and apimachinery's validation of
+qualified names.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ENDS = "-_."
 def sanitized(text: str) -> str:
     """Return a text as a label's value; e.g. Tesla T4 as Tesla-T4.
 
-    As NVIDIA's GPU feature discovery; unlike there, Kubernetes accepts the value of any text.
+    NVIDIA's GPU feature discovery does the same, but Kubernetes refuses some of its values.
     """
     words = OTHER_CHARACTERS.sub("", text).split()
     return "-".join(words)[:LIMIT].strip(ENDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of this node, from the agent's inventory, NVML's worker and sysfs.
+"""Reads the facts of this node: the agent's inventory, NVML's worker and sysfs.
 
 GPUs that are passed through to virtual machines are read from sysfs alone. As in NVIDIA's program,
 their memory is that of the 64-bit windows of the PCI device, in bytes. A Tegra has no NVML: there,
@@ -51,7 +51,7 @@ async def with_gpus(
 
 
 async def without_gpus(discovery: Discovery) -> tuple[Facts, list[str]]:
-    """Return the facts of a node whose driver is not there, or not to be asked, and warnings."""
+    """Return the facts of a node without a driver that answers, and warnings."""
     return await _completed(discovery, "", Facts())
 
 
@@ -67,7 +67,7 @@ async def with_passthrough(
 async def _completed(
     discovery: Discovery, machine_type_file: str, facts: Facts, warnings: Sequence[str] = ()
 ) -> tuple[Facts, list[str]]:
-    """Return facts with those that need no driver, and warnings."""
+    """Return facts with those added that need no driver, and warnings."""
     drivers = None
     try:
         drivers = await discovery.host.ask(HostDrivers(), tuple[HostDriver, ...])
@@ -106,7 +106,7 @@ UNKNOWN_VERSION, NO_CUDA = "unknown.unknown.unknown", "0.0"
 NO_COMPUTE = (-1, -1)
 BARS = 6
 WINDOW_TYPE, WINDOW_64 = 0x06, 0x04
-"""Of the flags of a window: PCI's base address register, bits 1 and 2."""
+"""Bits 1 and 2 of PCI's base address register, in the flags of a window."""
 
 
 def passed_through(roots: Roots, names: Mapping[str, str]) -> Facts:
@@ -122,7 +122,7 @@ def passed_through(roots: Roots, names: Mapping[str, str]) -> Facts:
 
 
 def memory_windows(resource: str) -> int:
-    """Return the sum of the 64-bit windows in sysfs' file `resource`, as a power of two; or 0."""
+    """Return the sum of 64-bit windows in sysfs' file `resource`, rounded up to a power of two."""
     total = 0
     for line in resource.splitlines()[:BARS]:
         words = line.split()
@@ -153,11 +153,11 @@ def _passed_gpu(path: str, names: Mapping[str, str]) -> GpuFacts:
 
 CUDA_PROBE = ("-I", "-m", "nvct.agent.labels.cuda_probe")
 PROBE_S = 30.0
-KILL_S = 2.0  # How long a process may live after SIGKILL; one that waits in the kernel does
+KILL_S = 2.0  # How long to wait after SIGKILL: a process that waits in the kernel does not end
 
 
 async def facts_of_tegra() -> Facts:
-    """Return the facts of the GPUs that CUDA sees here; DriverNotFoundError if it is silent."""
+    """Return the facts of the GPUs that CUDA sees here; DriverNotFoundError if CUDA fails."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, *CUDA_PROBE, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
@@ -196,5 +196,5 @@ def of_probe(output: bytes) -> Facts:
 def _tegra_failure(reason: str) -> DriverNotFoundError:
     return DriverNotFoundError(
         f"the GPUs of this Tegra machine are unknown: CUDA: {reason}",
-        hint="the container needs the runtime nvidia, with NVIDIA_VISIBLE_DEVICES=all",
+        hint="run this container by the runtime nvidia, with NVIDIA_VISIBLE_DEVICES=all",
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of whole GPUs: gpu.*, and on a node with several models those of each model.
 
-NVIDIA's program gives such a node the labels of one model, by chance. Here that is the model with
-the most GPUs that are not in MIG mode, and the first of several.
+NVIDIA's program gives such a node the labels of one model, chosen by chance. Here it is the model
+with the most GPUs that are not in MIG mode; if there are several, the first.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def of_model(key: str, gpus: list[GpuFacts], settings: Settings) -> Labels:
     major, minor = gpu.compute
     if major:
         labels[f"{key}.family"] = family(major, minor)
-    if major > 0:  # of a GPU that is passed through, NVIDIA's are -1, which is no label
+    if major > 0:  # for a GPU that is passed through, NVIDIA writes -1, which is not a valid label
         labels[f"{key}.compute.major"] = str(major)
         labels[f"{key}.compute.minor"] = str(minor)
     return labels
@@ -80,7 +80,7 @@ def ecc(key: str, gpus: Iterable[GpuFacts]) -> Labels:
 
 
 def invalid_mig(model: str) -> Labels:
-    """Return what replaces labels gpu.* where MIG strategy single does not fit the MIG devices."""
+    """Return the labels gpu.* of a node whose MIG devices do not fit MIG strategy single."""
     return {
         f"{GPU}.product": joined(sanitized(model), "MIG", "INVALID"),
         **{f"{GPU}.{name}": "0" for name in ("count", "replicas", "memory")},

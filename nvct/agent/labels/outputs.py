@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where labels are written to: a file, the standard output, the own Node, a NodeFeature object."""
+"""Writes labels to a file, the standard output, this machine's Node, or a NodeFeature object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Output(ABC):
         return False
 
     async def close(self) -> None:  # noqa: B027 - some have nothing to end
-        """End; leave the labels or remove them, as NVIDIA's program does."""
+        """End; keep or remove the labels, as NVIDIA's program does."""
 
 
 TYPE_CHECKING = False
@@ -78,7 +78,7 @@ class OwnNode(Output):
         self._cluster = cluster
         self._node = node
         self._applied: tuple[str, Labels] | None = None
-        self._there: Labels | None = None  # as a watch of this process tells
+        self._there: Labels | None = None  # as a watch of this process has seen them
         self._stop_listening = node_news.listen(node, self._see)
 
     def _see(self, node: Object | None) -> None:
@@ -89,9 +89,9 @@ class OwnNode(Output):
         return self._there is not None and not labels.items() <= self._there.items()
 
     async def write(self, labels: Labels) -> None:
-        """Apply the labels; those that were applied before and are left out now are removed.
+        """Apply the labels; the server removes labels that were applied before, but not now.
 
-        If the Node still has what was applied last, it is only read.
+        If the Node still has the labels that were applied last, it is only read.
         """
         from nvct.agent.kubernetes.cluster import NODE
         from nvct.agent.kubernetes.node_watch import find_node
@@ -204,7 +204,7 @@ def node_feature() -> Kind:
 def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log) -> Output:
     """Return the output that the settings choose; `connect` returns the cluster of a kubeconfig.
 
-    ClusterError if there is no access to the cluster that is wanted.
+    ClusterError if an output needs the cluster, and there is no access to it.
     """
     if settings.label_node or settings.use_node_feature_api:
         from nvct.agent.kubernetes.cluster import ClusterError  # lightkube, 12 MB

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the labels: names, aliases and precedence of NVIDIA's, 0.20."""
+"""The settings of the labels: flags, aliases and precedence are those of NVIDIA's, 0.20."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FEATURES_FILE = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 ECC, MODELS, MEMORY, PCI = "ecc", "models", "gpu-memory", "pci"
 PRESENT, OPERATOR = "present", "operator"
 EXTRA = (ECC, MODELS, MEMORY, PCI, PRESENT, OPERATOR)
-"""Groups of labels that NVIDIA's program does not have: gpu.ecc; a set for each model where there
-are several; gpu-memory, as guides of 2018 spell gpu.memory; that of Node Feature Discovery for a
-node with an NVIDIA device on its PCI bus, for clusters without it; gpu.present, which the GPU
-operator gives such a node; gpu.deploy.*, by which it chooses what runs there."""
+"""Groups of labels that NVIDIA's program does not have: gpu.ecc; a set for each model if there are
+several; gpu-memory, as guides of 2018 spell gpu.memory; Node Feature Discovery's label of a node
+with an NVIDIA device on its PCI bus, for clusters without Node Feature Discovery; gpu.present,
+which the GPU operator sets on such a node; gpu.deploy.*, by which it chooses what runs there."""
 OUTPUTS = ("label_node", "use_node_feature_api", "output_file")
-"""Options of which each names where labels are written to."""
+"""The options that choose an output."""
 IN_AGENT = "10m"  # The agent's interval: on 5,000 nodes a request each minute would be 83 a second
 
 
@@ -33,8 +33,8 @@ class Settings(OfNode):
 
     Attributes:
         sleep_interval: a duration as Go writes it, or "infinite".
-        label_node: whether labels are written to the own Node; else to a NodeFeature object if
-            use_node_feature_api is set, else to output_file.
+        label_node: whether labels are written to this machine's Node; else to a NodeFeature object
+            if use_node_feature_api is set, else to output_file.
     """
 
     mig_strategy: str = option(
@@ -79,7 +79,7 @@ class Settings(OfNode):
     )  # fmt: skip
     kubeconfig: str = option("", "A kubeconfig file; default: the pod's service account")
     kube_api_qps: str = option("", "No effect: there is one request for each change")
-    kube_api_burst: str = option("", "No effect, same")
+    kube_api_burst: str = option("", "No effect: there is one request for each change")
     namespace: str = option("default", "The namespace of the NodeFeature object")
     node_name: str = option("", "The name of this node; default: the host's name")
     pod_name: str = option("", "The name of this pod, which then owns the NodeFeature object")
@@ -126,8 +126,8 @@ def resolve(
 ) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings, and warnings.
 
-    Without a setting for it, the agent waits for a driver, looks every ten minutes whether its
-    labels are still there, and labels its Node unless a setting names another output.
+    In the agent, other defaults hold: it waits for a driver, checks its labels every ten minutes,
+    and labels its Node unless a setting chooses an output.
     """
     known, warnings = config_file.resolve(PROGRAM, words, env)
     if in_agent:
@@ -144,5 +144,5 @@ INFINITE = "infinite"
 
 
 def seconds(text: str) -> float:
-    """Return an interval in seconds, `math.inf` for infinite; UsageError if it is no duration."""
+    """Return an interval in seconds, `math.inf` for infinite; UsageError if it is malformed."""
     return math.inf if text == INFINITE else duration_s(text, "e.g. 60s, 1m30s, or infinite")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of this node, as it is now.
+"""Keeps the labels of this node up to date.
 
 Level-triggered: after each change of the driver, of MIG devices or of the settings, and at the
 latest after the interval, all labels are computed and written again. While the driver or the API
@@ -27,10 +27,8 @@ from nvct.host.gpu import pci
 
 RETRY_S = 10.0  # Until the next attempt after a failure
 REPAIR_S = 30.0
-"""After labels were written, until they are written again because somebody has removed some; twice
-as long each time, up to the interval."""
-
-
+"""Seconds after which removed labels are written again; twice as many each time, up to the
+interval."""
 LATER = ("kubernetes.cluster",)  # Imported when the task runs
 
 
@@ -85,10 +83,10 @@ class NodeLabels(Task):
         ]
 
     async def run(self) -> None:
-        """Label until canceled, or once; or remove the labels.
+        """Label the node until canceled, or once; or remove the labels, if the settings say so.
 
-        NvctError if, at the start, the settings do not fit the machine; or, if the settings say
-        so, the driver does not answer.
+        NvctError if the settings do not fit the machine at the start; or if the driver does not
+        answer then, and the settings say not to wait for it.
         """
         output = self._make_output(self._settings)
         try:
@@ -116,7 +114,7 @@ class NodeLabels(Task):
         self._read_settings()
 
     async def _try_label(self, output: Output, is_change: bool) -> float:  # noqa: FBT001
-        """Label; return the seconds until the labels are looked at again."""
+        """Label the node; return the seconds until the node is looked at again."""
         is_first, self._is_first = self._is_first, False
         try:
             await self._label(output)
@@ -130,12 +128,12 @@ class NodeLabels(Task):
         return SETTLE_S if is_change else min(PERIOD_S, self._interval_s)
 
     def _is_lost(self, output: Output) -> bool:
-        """Return whether somebody has removed labels, and they were not written just now."""
+        """Return whether somebody has removed labels, and it is time to write them again."""
         is_time = time.monotonic() >= self._repair_at
         return is_time and self.labels is not None and output.lacks(self.labels)
 
     def _may_wait(self, error: NvctError) -> bool:
-        """Return whether waiting may help, and the settings want it."""
+        """Return whether the error can pass, and the settings say to wait."""
         if isinstance(error, ReleasedError):
             return True
         is_driver = isinstance(error, (NvmlError, DriverNotFoundError))
@@ -164,14 +162,14 @@ class NodeLabels(Task):
         if labels != self.labels:
             self._log.info(f"{len(labels)} labels were written")
         self.labels = labels
-        # Earlier by up to a tenth: nodes that started together do not go on asking together.
+        # Earlier by up to a tenth, so that nodes that started together do not ask together.
         early = random.uniform(0.9, 1)  # noqa: S311  no secret
         self._due_at = time.monotonic() + self._interval_s * early
 
     async def _facts(self) -> tuple[Facts, list[str]]:
-        """Return the facts of this node; without a driver, only where none is to be expected.
+        """Return the facts of this node; without a driver, only if none is expected.
 
-        DriverNotFoundError or NvmlError if the driver does not answer, and may do so later.
+        DriverNotFoundError or NvmlError if the driver does not answer, but may do so later.
         """
         known, roots = self._settings, self._discovery.roots
         if known.device_discovery_strategy == VFIO:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Its task and program `nvidia-mig-manager`: the MIG devices that the Node's label names."""
+"""The agent's task `mig-manager` (`nvidia-mig-manager`): MIG devices as the Node's label says."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The labels of a Node by which a MIG configuration is wanted and its state is shown.
+"""The labels of a Node that name a MIG configuration and show its state.
 
 Contract: pure functions. The labels and their values are those of NVIDIA's mig-manager and of the
-GPU operator. Unlike there, a label of the operator's DaemonSets that is absent is not made, and
-one that is left from an interrupted change is put back.
+GPU operator. Unlike NVIDIA's, nvct makes no missing label of the operator's DaemonSets, and puts
+back a label that an interrupted change has left paused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DEPLOY = tuple(
         "device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm", "client",
     )
 )  # fmt: skip
-"""Labels that the GPU operator's DaemonSets select; these have GPUs open."""
-OWN = "nvidia.com/gpu.deploy.client"  # The one that the agent's own pod may select
+"""Labels that the GPU operator's DaemonSets select; their pods have GPUs open."""
+OWN = "nvidia.com/gpu.deploy.client"  # The one that the agent's own pod can select
 DEPLOYED, PAUSED = "true", "paused-for-mig-change"
 REASON_LIMIT = 1024
 
@@ -40,7 +40,7 @@ def state(node: Object) -> str:
 
 
 def reason(node: Object) -> str:
-    """Return why the state that a Node shows is failed, "" if it is not."""
+    """Return why a Node shows the state failed, "" if it does not."""
     return str((node["metadata"].get("annotations") or {}).get(REASON) or "")
 
 
@@ -55,9 +55,9 @@ def patch(
     """Return the merge patch of a Node's metadata, {} if nothing has to change.
 
     Args:
-        shown: its state; None leaves what it shows.
-        pauses: whether the operator's DaemonSets have to go now; else they come back.
-        spares_own: whether this process would go with the label OWN.
+        shown: the state to show; None keeps the shown one.
+        pauses: whether to pause the operator's DaemonSets; else they are resumed.
+        spares_own: whether the label OWN stays, because pausing it would end this process.
     """
     labels = _labels(node)
     before, after = (DEPLOYED, PAUSED) if pauses else (PAUSED, DEPLOYED)
@@ -74,7 +74,7 @@ def patch(
 
 
 def leaving(node: Object) -> Object:
-    """Return the merge patch that removes state and reason, and puts back what is paused."""
+    """Return the merge patch that removes state and reason, and resumes paused DaemonSets."""
     found = patch(node, None, "", pauses=False)
     if STATE in _labels(node):
         found.setdefault("labels", {})[STATE] = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `nvidia-mig-manager`: names and variables of NVIDIA's, v0.15.0."""
+"""The settings of `nvidia-mig-manager`: flags and variables are those of NVIDIA's, v0.15.0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from nvct.agent.core.settings import OfNode, Program, option
 
-NO_EFFECT = "Has no effect"
+NO_EFFECT = "No effect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Settings(OfNode):
         "", "The name of this node; default: the host's name", flags="node-name n"
     )
     config_file: str = option(
-        "", "Configurations besides those of the hardware; CONFIG_FILE only for the program",
+        "", "A file of configurations besides the built-in ones; the agent ignores CONFIG_FILE",
         flags="config-file f", env="NVCT_MIG_CONFIG_FILE CONFIG_FILE",
     )  # fmt: skip
     default: str = option(
@@ -28,7 +28,7 @@ class Settings(OfNode):
         flags="default-config", env="NVCT_MIG_DEFAULT_CONFIG",
     )  # fmt: skip
     evicts_pods: bool = option(
-        False, "Evict pods that have a device which changes, instead of refusing",
+        False, "Evict pods whose devices change, instead of refusing the change",
         flags="evict-pods", env="NVCT_MIG_EVICT_PODS",
     )  # fmt: skip
     host_root: str = option(
@@ -42,11 +42,11 @@ class Settings(OfNode):
         flags="host-mig-manager-state-file o", env="HOST_MIG_MANAGER_STATE_FILE",
     )  # fmt: skip
     clients_file: str = option(
-        "", "The file that lists the host's services which use GPUs: systemd-services",
+        "", "A file that lists the host's services that use GPUs, in systemd-services",
         flags="gpu-clients-file g", env="GPU_CLIENTS_FILE",
     )  # fmt: skip
     stops_clients: bool = option(
-        False, "Stop these services before a change, and start them after it",
+        False, "Stop the services of --gpu-clients-file before a change, and start them after it",
         flags="with-shutdown-host-gpu-clients d", env="WITH_SHUTDOWN_HOST_GPU_CLIENTS",
     )  # fmt: skip
     reboots: bool = option(
@@ -54,7 +54,7 @@ class Settings(OfNode):
         flags="with-reboot r", env="WITH_REBOOT",
     )  # fmt: skip
     driver_root: str = option(
-        "/run/nvidia/driver", "Where the driver's root is mounted; / is used if that is no folder",
+        "/run/nvidia/driver", "Where the driver's root is mounted; / if that is not a folder",
         flags="driver-root-ctr-path a", env="DRIVER_ROOT_CTR_PATH",
     )  # fmt: skip
     nvidia_driver_root: str = option(
@@ -72,7 +72,7 @@ class Settings(OfNode):
         flags="host-kubelet-systemd-service k",
     )  # fmt: skip
     default_gpu_clients_namespace: str = option(
-        "", f"{NO_EFFECT}: processes are looked for, not pods",
+        "", f"{NO_EFFECT}: nvct looks for processes, not pods",
         flags="default-gpu-clients-namespace p",
     )  # fmt: skip
 

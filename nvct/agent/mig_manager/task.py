@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The task `mig-manager`: gives this node's GPUs the MIG configuration that its label names.
 
-Level-triggered: at each change of the label and every 30 seconds, what is wanted is compared with
-what the GPUs have. A change ends as success or failed, with a reason; what it has paused comes
-back in any case, also after this process was killed, when it runs again.
+Level-triggered: at each change of the label and every 30 seconds, the wanted configuration is
+compared with the GPUs. A change ends as success, or as failed with a reason. Pods and services
+that it has paused come back in any case; if this process is killed, when it runs again.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ T = TypeVar("T")
 TASK = "mig-manager"
 PERIOD_S = 30.0  # Between two comparisons without a report of a change
 DEADLINE_S = 300.0  # Of a change; NVIDIA's manager waits as long for each of its steps
-CLEAR_S = 120.0  # How long pods and services may take to release the GPUs
-LOOK_S = 1.0  # How often that is looked at
+CLEAR_S = 120.0  # How long pods and services can take to release the GPUs
+LOOK_S = 1.0  # Between two checks whether they have
 RETRY_S = (60.0, 120.0, 300.0, 600.0)
-"""Before the next attempt after a change that failed on the GPUs."""
-REBOOT_S = 300.0  # How long a reboot may take to begin
-LEAVE_S = 5.0  # How long the API server may take as this task ends
+"""Seconds before the next attempt, by the number of changes that failed on the GPUs."""
+REBOOT_S = 300.0  # How long a reboot can take to begin
+LEAVE_S = 5.0  # How long the API server can take when this task ends
 NOT_IN_FORCE = "the MIG mode is not in force after a reboot"
 """The reason that keeps a node from being rebooted again for the same configuration."""
 APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
 
 
 def make(context: Context) -> MigManager:
-    """Return the task; in the agent, CONFIG_FILE is that of the device plugin.
+    """Return the task; the agent's ignores CONFIG_FILE, which is the device plugin's.
 
-    UsageError if a setting is wrong, or cannot be honored with NVML in another container.
+    UsageError if a setting is wrong, or has no effect with NVML in another container.
     """
     client = context.client
     if context.in_agent:
@@ -64,7 +64,7 @@ def make(context: Context) -> MigManager:
     known = context.load(settings.resolve)
     if not client.chooses_library and (known.reboots or known.stops_clients):
         raise UsageError(
-            "with NVML in another container, the host is not rebooted, nor its services stopped",
+            "with NVML in another container, this program cannot reboot the host or stop services",
             hint="run nvidia-mig-manager in a container of its own, or the agent without --worker",
         )
     session = AgentSession(client, machine_roots({ROOT_ENV: known.driver_root}))
@@ -83,7 +83,7 @@ def make(context: Context) -> MigManager:
 
 
 class MigManager(Task):
-    """The task of the agent that changes MIG; `reload` has it compare at once."""
+    """The task of the agent that changes MIG; the event `reload` makes it compare at once."""
 
     def __init__(
         self,
@@ -158,14 +158,13 @@ class MigManager(Task):
             await waiting.until_set(self.reload, delay_s)
 
     async def _renew(self) -> None:
-        """Make failed MIG devices again, if nothing uses them."""
         self._session.begin(DEADLINE_S)
         with self._told():
             await self._renewals.run(self._run)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
-        """Tell of an error for which nothing else fails."""
+        """Report an error that makes nothing else fail."""
         try:
             yield
         except NvctError as error:
@@ -181,10 +180,10 @@ class MigManager(Task):
             self.reload.set()
 
     async def _converge(self, node: Object) -> None:
-        """Make the GPUs as the label says, and the labels as the GPUs are.
+        """Give the GPUs the configuration that the label names, and show the result in labels.
 
         ClusterError if the API server refuses, or does not answer; SupervisorEndedError if NVML
-        cannot be asked any more.
+        can no longer be asked.
         """
         self._name = node_labels.wanted(node) or self._settings.default
         if not self._name:
@@ -213,8 +212,8 @@ class MigManager(Task):
     async def _reach(self, node: Object) -> None:
         """Give the GPUs the configuration if they do not have it.
 
-        ClusterError if the API server does not take the state: nothing was changed then; NvctError
-        if the GPUs do not have it.
+        ClusterError if the API server refuses the state, before anything is changed; NvctError if
+        the GPUs did not get the configuration.
         """
         name = self._name
         await self._start_services()  # of an agent that was killed
@@ -248,12 +247,12 @@ class MigManager(Task):
             await self._start_services()
 
     async def _start_services(self) -> None:
-        """Start what was stopped; a failure is logged, tried again, and fails no change."""
+        """Start the stopped services; a failure is logged and retried, and fails no change."""
         with self._told():
             await self._run(self._services.start)
 
     async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
-        """Return what has to change, and the devices of pods among it."""
+        """Return the change to make, None if there is none, and the pods' devices in its way."""
         if await self._run(self._work.look, name) is None:
             return None, ()
         devices = await self._pods.devices()
@@ -264,7 +263,7 @@ class MigManager(Task):
         return change, [each for each in devices if change.concerns(each.gpu, each.instance)]
 
     def _refuse(self, node: Object, change: Change, users: Sequence[PodDevice]) -> None:
-        """Refuse a change of what is in use, before anything is paused."""
+        """Raise HostError, before anything is paused, if a change concerns devices in use."""
         known = self._settings
         if users and not known.evicts_pods:
             raise HostError(
@@ -279,7 +278,6 @@ class MigManager(Task):
             )
 
     async def _clear(self, users: Sequence[PodDevice]) -> None:
-        """Have pods and services release the GPUs."""
         if self._settings.stops_clients:
             await self._run(self._services.stop)
         end = time.monotonic() + CLEAR_S
@@ -299,7 +297,7 @@ class MigManager(Task):
         return [*users, *(change.holders if change else ())]
 
     async def _reboot(self, error: NvctError) -> None:
-        """Leave the mode pending and reboot the node, as the settings allow it."""
+        """Set the MIG modes, which stay pending, and reboot the node."""
         self._log.warning(f"{error.message}: rebooting the node")
         await self._run(self._work.set_modes, self._name)
         self._shown = "rebooting", error.message
@@ -309,7 +307,7 @@ class MigManager(Task):
         self._retry_at = time.monotonic() + REBOOT_S
 
     async def _show(self) -> None:
-        """Write state, reason and the operator's labels, where they differ."""
+        """Update the state, the reason and the operator's labels of the Node."""
         while self._node is not None:
             node = self._node
             state, reason = self._shown
@@ -347,7 +345,7 @@ class MigManager(Task):
             await self._cluster.create(EVENT, event(self._settings.node, what))
 
     async def _leave(self) -> None:
-        """Put back what is paused, if anything is; the next start does it if this fails."""
+        """Resume the operator's DaemonSets; if this fails, the next start does it."""
         self._pauses = False
         try:
             await waiting.within(LEAVE_S, self._show())

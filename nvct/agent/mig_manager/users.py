@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG devices that are made again, and services of the host, which are stopped before a change.
+"""Makes failed MIG devices again; stops the host's services before a change, and restarts them.
 
-MIG devices that have failed are made again when no pod uses them. Which have failed is what the
-health of the GPUs says: an XID that names a GPU instance, and asks for a reset. The other MIG
-devices of the GPU stay. A device that has failed too often stays out.
+A MIG device that has failed is made again when no pod uses it; the other MIG devices of the GPU
+stay. The health of the GPUs shows which have failed: an XID names a GPU instance and asks for a
+reset. A device that has failed too often is not made again.
 
-Only services need systemd. Which ones were stopped is on disk: an agent that was killed starts
-them when it runs again. Programs with fewer rights may change that file: only services that the
-admin has listed are started.
+Only services need systemd. The stopped services are listed on disk, so that an agent that was
+killed starts them when it runs again. Programs with fewer rights can change that file, so only
+services that the administrator has listed are started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMES, WINDOW_S = 3, 3600.0  # How often a GPU instance is made again, and in wh
 
 
 class Renewals:
-    """The MIG devices that have failed, of one machine."""
+    """Makes the failed MIG devices of a machine again."""
 
     def __init__(
         self, health: Callable[[], HealthEngine | None], work: Work, pods: Pods, log: Log
@@ -43,7 +43,7 @@ class Renewals:
         self._problem = ""
 
     async def run(self, in_thread: Callable[..., Awaitable[object]]) -> None:
-        """Make those again that are idle.
+        """Make failed MIG devices again that no pod uses.
 
         ClusterError, HostError or NvmlError if it is not known which devices pods have.
         `in_thread`: runs a function that changes MIG.
@@ -55,7 +55,7 @@ class Renewals:
         devices = await self._pods.devices()
         used = {(each.gpu, each.instance[0]) for each in devices if each.instance}
         for gpu, gi in sorted(set(broken) - used):
-            if not self._may(gpu, gi):
+            if not self._is_allowed(gpu, gi):
                 continue
             name = f"GPU instance {gi} of {gpu}"
             try:
@@ -70,13 +70,13 @@ class Renewals:
                 health.note_renewed(gpu, gi)
             self._made[gpu, gi].append(time.monotonic())
 
-    def _may(self, gpu: str, gi: int) -> bool:
+    def _is_allowed(self, gpu: str, gi: int) -> bool:
         now = time.monotonic()
         made = self._made[gpu, gi] = [at for at in self._made[gpu, gi] if now - at < WINDOW_S]
         if len(made) >= TIMES:
             self._complain(
                 f"GPU instance {gi} of {gpu} has failed again: it was made again {TIMES} times in "
-                "an hour, and stays as it is"
+                "an hour, and is left as it is"
             )
         return len(made) < TIMES
 
@@ -91,12 +91,12 @@ LIMIT_S = 60.0
 
 
 class HostServices:
-    """The services of one host; what systemd or the disk refuses raises HostError.
+    """The services of one host; HostError if systemd or the disk refuses.
 
     Args:
-        root: where the host's root is mounted; "/" is used if that is no folder.
+        root: where the host's root is mounted; "/" is used if that is not a folder.
         clients_file: lists the services, "" for none.
-        folder: of the file that says which are stopped.
+        folder: of the file that lists the stopped ones.
     """
 
     def __init__(self, root: str, clients_file: str, folder: str) -> None:
@@ -105,7 +105,7 @@ class HostServices:
         self._folder = folder
 
     def stop(self) -> None:
-        """Stop those that run."""
+        """Stop the services that run, and list them on disk."""
         runs = ("is-active", "--quiet")
         active = [name for name in self._names() if not self._run(*runs, name).returncode]
         if active:
@@ -114,7 +114,7 @@ class HostServices:
             self._systemctl("stop", *active)
 
     def start(self) -> None:
-        """Start those that were stopped."""
+        """Start the services that were stopped."""
         if not os.path.lexists(f"{self._folder}/{STOPPED}"):
             return
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the MIG manager does with the machine, in a thread: look, plan, change, make nodes.
+"""The MIG manager's work on the machine, in a thread: look, plan, change, make nodes.
 
-NVML is asked by the client that all tasks share: there is one session, and calls follow one
+It asks NVML by the client that all tasks share: there is one session, and calls follow one
 another.
 """
 
@@ -38,20 +38,20 @@ DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is to be changed; each GPU that changes keeps the MIG devices in `stays`."""
+    """A change to make; each GPU that changes keeps its MIG devices in `stays`."""
 
     stays: Mapping[str, Collection[tuple[int, int]]]
     holders: Sequence[Holder]
     changes_mode: bool
 
     def concerns(self, gpu: str, instance: tuple[int, int] | None) -> bool:
-        """Return whether a device does not stay."""
+        """Return whether a device would not stay."""
         return gpu in self.stays and instance not in self.stays[gpu]
 
 
 @dataclass(kw_only=True)
 class Work:
-    """The machine and its configurations; what fails raises NvctError, which says what is left."""
+    """The machine and its configurations; NvctError after a failure says what is left."""
 
     machine: Machine
     config_file: str
@@ -71,7 +71,8 @@ class Work:
             UsageError: there is no such configuration, or the GPUs cannot have it.
             DocumentError: the file is malformed.
             HostError: pods could not use the GPUs, by the MIG strategy.
-            HostError, NvmlError: the machine cannot be looked at, or an interrupted change ended.
+            HostError, NvmlError: it is unknown what the machine has, or an interrupted change
+                cannot be ended.
         """
         machine = self.machine
         if os.path.exists(machine.journal.path):
@@ -81,7 +82,7 @@ class Work:
         state = machine.session.mig()
         specs = self._specs(state, name)
         if not plan.make(state, specs).changed(state):
-            return None  # without a look at all processes
+            return None  # so all processes need not be looked at
         made = self._plan(state, specs, held=apply.held(machine, state))
         changed = made.changed(state)
         if self.strategy() == "none" and any(made.layouts[gpu.uuid].enabled for gpu in changed):
@@ -113,15 +114,15 @@ class Work:
         self.make_nodes()
 
     def set_modes(self, name: str) -> None:
-        """Set the MIG modes of a configuration; they may stay pending until a reboot."""
+        """Set the MIG modes of a configuration; they can stay pending until a reboot."""
         machine = replace(self.machine, skip_reset=True)
         specs = self._specs(machine.session.mig(), name)
         apply.apply(machine, partial(plan.make, specs=specs, mode_only=True))
 
     def persist(self, name: str) -> None:
-        """Tell the host's unit nvidia-mig-manager.service the configuration, if it has one.
+        """Write the configuration's name to nvidia-mig-manager.service's drop-in, if that exists.
 
-        OSError if its drop-in cannot be written.
+        OSError if the drop-in cannot be written.
         """
         text = DROP_IN.format(name=name)
         if os.path.exists(self.state_file) and files.read_bytes(self.state_file).decode() != text:
@@ -177,9 +178,9 @@ T = TypeVar("T")
 
 
 class AgentSession:
-    """NVML; every method but `begin` blocks its thread, which is not that of the event loop.
+    """NVML for code in threads; all methods except `begin` block, so the event loop calls none.
 
-    What does not work, or is refused, raises NvctError.
+    NvctError if NVML fails, or is not to be used.
     """
 
     pid: int | None = None  # not known: the worker is a descendant of this process
@@ -192,11 +193,11 @@ class AgentSession:
 
     @property
     def refusal(self) -> str:
-        """Return why the driver is not to be used now, "" if it may be."""
+        """Return why the driver must not be used now, "" if it can be."""
         return self.client.refusal
 
     def begin(self, limit_s: float = float("inf")) -> None:
-        """Use the running event loop; after the limit one change is refused."""
+        """Use the running event loop; after the limit, the next change is refused."""
         self._loop = asyncio.get_running_loop()
         self._until = time.monotonic() + limit_s
 
@@ -209,7 +210,7 @@ class AgentSession:
     def change_mig(self, change: MigChange) -> Any:  # noqa: ANN401 - of the type in CHANGES
         """Make one change to MIG, and return its answer.
 
-        HostError if the time is up; the way back, which follows, has no such limit.
+        HostError after the limit; the rollback that follows has no limit.
         """
         if time.monotonic() > self._until:
             self._until = float("inf")
@@ -243,7 +244,7 @@ class AgentSession:
         return list(self._wait(answer))
 
     def make_nodes(self) -> None:
-        """Make the device nodes of MIG devices that lack one, here or where NVML is."""
+        """Make missing device nodes of MIG devices, here or by the worker."""
         if self.client.chooses_library:
             mig_verbs.make_nodes(self.roots)
         else:

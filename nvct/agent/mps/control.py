@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One MPS control daemon: started as a child, told its limits, asked, stopped; time slices.
+"""Starts an MPS control daemon, sets and reads its limits, and stops it; sets time slices.
 
-The program nvidia-cuda-mps-control is the daemon with -f, and without it sends the commands of
-standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY.
+The program nvidia-cuda-mps-control is the daemon if started with -f. Without -f, it sends the
+commands of its standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MULTI_USER = "-M"
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 CALL_S = 5.0
 ANSWER = 4096
-"""Seconds and bytes of one answer: clients can put a socket of their own in the daemon's place."""
+"""The most seconds and bytes of an answer: a client can replace the daemon's socket by its own."""
 START_S = 5.0  # Until a daemon answers
 POLL_S = 0.05
 PERCENTAGE = "default_active_thread_percentage"
@@ -36,7 +36,7 @@ AMOUNT = re.compile(r"(\d+)\s*([GM])")
 MIB = {"M": 1, "G": 1024}  # By the unit of an answer
 SELINUX = "/sys/fs/selinux"
 CONTAINERS = b"system_u:object_r:container_file_t:s0"
-"""The type of files that containers may use, with SELinux."""
+"""The SELinux context of files that containers can use."""
 
 
 class Control:
@@ -91,7 +91,7 @@ class Control:
         return 0
 
     def set_limits(self) -> None:
-        """Set the limits of clients to come, also on servers that a first client has started."""
+        """Set the limits of future clients, also on servers that already run."""
         for index, mib in self.daemon.limits.items():
             self._say(f"set_{LIMIT} {index} {mib}M")
         if self.daemon.percentage:
@@ -106,8 +106,8 @@ class Control:
     def difference(self, *, thorough: bool) -> str:
         """Return how the limits differ from the wanted ones, "" if they do not.
 
-        A new daemon has no limits: the percentage alone tells that it was started again.
-        `thorough`: whether to compare the memory of each GPU too.
+        A new daemon has no limits: the percentage is enough to see that it was started again.
+        `thorough`: whether to compare the memory of each GPU, too.
         """
         wanted = self.daemon.percentage
         answer = self._say(f"get_{PERCENTAGE}")
@@ -121,12 +121,12 @@ class Control:
 
     def stop(self) -> None:
         """End the daemon, and let any number of processes use its GPUs."""
-        # First: once this daemon is silent, another keeper may start one.
-        with contextlib.suppress(HostError):  # a GPU that is gone has none
+        # First: once this daemon is silent, another keeper can start one.
+        with contextlib.suppress(HostError):  # a GPU may be gone
             self._set_compute_mode(DEFAULT)
         try:
             self._say("quit")
-        except HostError:  # nothing waits for one that does not read commands
+        except HostError:  # it does not read commands, so waiting is useless
             self.kill()
         self.end_child()
 
@@ -136,12 +136,12 @@ class Control:
         self.remove()
 
     def remove(self) -> None:
-        """Remove the folder of a claim, which pods that run have mounted."""
+        """Remove the folder of a claim, also while running pods have it mounted."""
         if self.daemon.is_of_claim:
             folder = f"{self._place.folder}/{self.daemon.resource}"
             with contextlib.suppress(OSError):  # an earlier version has mounted nothing
                 shm.unmount(folder)
-            # Pods wrote to a folder that was not mounted, folders within folders without end, too.
+            # Without the mount, pods could write to the folder itself, in folders of any depth.
             with contextlib.suppress(RecursionError):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -157,7 +157,7 @@ class Control:
         self._child = None
 
     def kill(self) -> None:
-        """Kill a child that does not answer any more."""
+        """Kill a child that no longer answers."""
         if self._child is not None:
             self._child.kill()
             self.end_child()
@@ -166,7 +166,7 @@ class Control:
         return self._run(PROGRAM, command=command)
 
     def _environment(self) -> dict[str, str]:
-        """Return the variables of the daemon; that of a claim sees no other GPUs."""
+        """Return the variables of the daemon; the daemon of a claim sees only the claim's GPUs."""
         found = self._place.environment(self.daemon.resource)
         if self.daemon.is_of_claim:
             found["CUDA_VISIBLE_DEVICES"] = ",".join(self.daemon.uuids)
@@ -202,15 +202,15 @@ class Control:
 
 
 class TimeSlice(Control):
-    """The time slice of a claim's GPUs, set by the driver's own program, and set back.
+    """The time slice of a claim's GPUs, which nvidia-smi sets, and sets back at the end.
 
-    It is kept as a daemon is. Only a claim that has the GPUs alone asks for one.
+    The keeper treats it like a daemon. Only a claim that has the GPUs alone asks for one.
     """
 
     _is_set = False
 
     def is_alive(self) -> bool:
-        """Return whether this process has set it."""
+        """Return whether this process has set the time slice."""
         return self._is_set
 
     def start(self) -> None:
@@ -223,12 +223,12 @@ class TimeSlice(Control):
         """Do nothing: there are no clients."""
 
     def difference(self, *, thorough: bool) -> str:  # noqa: ARG002
-        """Return "": the program cannot show one GPU's time slice in a form of its own."""
+        """Return "": nvidia-smi has no output of one GPU's time slice that can be parsed."""
         return ""
 
     def stop(self) -> None:
         """Set the default again."""
-        with contextlib.suppress(HostError):  # a GPU that is gone has none
+        with contextlib.suppress(HostError):  # a GPU may be gone
             self._set(0)
         self._is_set = False
 
@@ -238,7 +238,7 @@ class TimeSlice(Control):
 
 
 def _told(child: subprocess.Popen[bytes], command: bytes, end: float) -> bytes:
-    """Return what a program says to a command, a byte more than ANSWER if that is not all."""
+    """Return a program's answer to a command, cut after ANSWER + 1 bytes."""
     if child.stdin is None or child.stdout is None:
         return b""
     with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
@@ -266,9 +266,9 @@ def _is_percentage(answer: str, wanted: int) -> bool:
 
 
 def _is_amount(answer: str, mib: int) -> bool:
-    """Return whether an answer is an amount of memory, which has whole units only: 3840M is 3G.
+    """Return whether an answer is this amount of memory, in whole units: 3840M is shown as 3G.
 
-    An answer of another form is taken: it was seen with some drivers after the limit was set.
+    An answer of another form counts as equal: some drivers give one after the limit is set.
     """
     amounts = AMOUNT.findall(answer)
     if not amounts:

@@ -27,7 +27,7 @@ UNKNOWN = (0, 0)
 CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
 RESOURCE = re.compile(r"(gpu\.)?nvidia\.com/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 CLAIMS = "gpu.nvidia.com/"
-"""The beginning of a claim's name, which no resource of the device plugin has."""
+"""The start of the name of a claim's daemon, which no resource of the device plugin has."""
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
 LONG = 3
@@ -39,16 +39,16 @@ FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """A daemon."""
+    """An MPS control daemon, or a time slice in place of one."""
 
     resource: str  # the name of the resource that it serves; of a claim CLAIMS and the uid
-    uuids: tuple[str, ...]  # of its GPUs; a claim may have a MIG device
+    uuids: tuple[str, ...]  # of its GPUs; a claim can have a MIG device
     # the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for a claim,
     # whose daemon sees no other GPUs
     limits: Mapping[str, int] = field(default_factory=dict)
-    percentage: int = 0  # of a GPU's threads for a client; 0 sets nothing
-    # whether clients of several users run at the same time, if the program can that; else those of
-    # one user wait for the end of the others
+    percentage: int = 0  # of a GPU's threads for a client; 0 for no limit
+    # whether clients of several users run at the same time, if the program has that option; else
+    # clients of one user wait for the end of another user's
     multi_user: bool = False
     # of the GPUs instead of a daemon: 1 is short, 2 medium, 3 long; 0 is a daemon
     time_slice: int = 0
@@ -61,14 +61,14 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The daemons that a task wants, and whether they are started, and others stopped."""
+    """The daemons that a task wants, and whether to start them and stop others."""
 
     daemons: tuple[Daemon, ...] = ()
     starts: bool = True
     owner: Literal["", "dra"] = ""
 
     def __post_init__(self) -> None:
-        """Refuse daemons that cannot be started as they are: another container names them."""
+        """Raise ValueError for daemons that must not be started: another container names them."""
         if len(self.daemons) > MOST:
             raise ValueError(f"more than {MOST} MPS daemons")
         for daemon in self.daemons:
@@ -76,7 +76,7 @@ class Wanted:
 
 
 def check(daemon: Daemon) -> None:
-    """Refuse, by ValueError, fields that could name other folders or devices, or add commands."""
+    """Raise ValueError for fields that could name other folders or devices, or add commands."""
     if (
         not RESOURCE.fullmatch(daemon.resource)
         or ".." in daemon.resource
@@ -84,12 +84,12 @@ def check(daemon: Daemon) -> None:
         or not all(INDEX.fullmatch(index) for index in daemon.limits)
         or not 0 <= daemon.time_slice <= LONG
     ):
-        raise ValueError("no MPS daemon")
+        raise ValueError("malformed MPS daemon")
 
 
 def from_json(value: object) -> Daemon:
-    """Return a daemon from JSON data; ValueError if it is none."""
-    if isinstance(value, dict):  # an earlier version has not written all fields
+    """Return a daemon from JSON data; ValueError if it is malformed."""
+    if isinstance(value, dict):  # an earlier version of nvct did not write all fields
         value = {"multi_user": False, "time_slice": 0, **value}
     daemon = typed.load(Daemon, value, "an MPS daemon")
     check(daemon)
@@ -99,9 +99,9 @@ def from_json(value: object) -> Daemon:
 def wanted(
     resources: Iterable[Resource], attributes: Mapping[str, GpuAttributes]
 ) -> dict[str, Daemon]:
-    """Return the daemons by resource, for those of a node that shares by MPS.
+    """Return the daemons of resources that are shared by MPS, by resource.
 
-    HostError if a device cannot be shared by MPS, or not by so many.
+    HostError if a device cannot be shared by MPS, or not by so many clients.
     """
     daemons = {}
     for resource in resources:
@@ -117,7 +117,7 @@ def wanted(
 
 
 def has_limits(compute: tuple[int, int]) -> bool:
-    """Return whether MPS can limit a client on a GPU of a compute capability, or may."""
+    """Return whether MPS can limit clients on GPUs of a compute capability; True if UNKNOWN."""
     return not VOLTA > compute > UNKNOWN
 
 
@@ -150,14 +150,14 @@ def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daem
 
 
 def of_shares(gpu: str) -> str:
-    """Return the resource of the daemon that all claims with a share of a GPU's memory use."""
+    """Return the resource name of the daemon that serves all shares of a GPU's memory."""
     return f"{CLAIMS}{gpu.lower()}"
 
 
 def share_variables(memory_mib: int, cores: int) -> dict[str, str]:
-    """Return the variables that limit a client of `of_shares`; 0 cores set nothing.
+    """Return the variables that limit a client of `of_shares`; 0 cores is no limit.
 
-    They only make the limits of the daemon smaller. It sees one GPU, which is its number 0.
+    They can only lower the limits of the daemon, which sees one GPU as number 0.
     """
     found = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory_mib}M"}
     return {**found, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(cores)} if cores else found
@@ -177,7 +177,7 @@ class Mount(NamedTuple):
 
 
 def mounts(resource: str, root: str) -> tuple[Mount, Mount]:
-    """Return the folders of a container: clients connect to sockets, and make no file there."""
+    """Return a container's mounts: pipes are read-only, because clients only connect to them."""
     shm = f"{root}/{resource}/shm" if resource.startswith(CLAIMS) else f"{root}/shm"
     pipes = f"{resource}/pipe"
     return (

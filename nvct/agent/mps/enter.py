@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a program where MPS runs: `python -m nvct.agent.mps.enter ROOT FOLDER SHM PROGRAM ...`.
 
-It mounts SHM at /dev/shm and, below another root, FOLDER at /tmp, in a mount namespace of its own,
-and becomes the program, if only root can change that.
+It mounts SHM at /dev/shm and, below another root, FOLDER at /tmp, in a mount namespace of its own.
+Then it executes the program, if only root can change the program's file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def enter(root: str, folder: str, shm: str) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Enter, and become the program; return the exit status of a failure."""
+    """Enter, and execute the program; return the exit status of a failure."""
     root, folder, shm, program, *arguments = words
     try:
         folders = os.environ.get("PATH", os.defpath).split(":")

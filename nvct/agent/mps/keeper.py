@@ -2,14 +2,14 @@
 """The process that keeps the MPS control daemons: it starts them, sets their limits, watches them.
 
 It is a fork of NVML's supervisor, so that a start, which takes a second, delays no call of NVML.
-Both sides send messages of `nvct.host.nvml.messages` when there is news::
+Both sides send messages of `nvct.host.nvml.messages` when something changes::
 
     to the keeper    {"daemons": [...], "starts": true, "owner": ""}, see `daemons.Wanted`
-    from the keeper  {"requests": 1, "state": {"nvidia.com/gpu": ""}}: how many of these it had
-                     read; by resource why it is not ready, "" if it is
+    from the keeper  {"requests": 1, "state": {"nvidia.com/gpu": ""}}: how many requests it has
+                     read; why the daemon of each resource is not ready, "" if it is
 
-Level-triggered: a daemon that another process has started is taken as it is, with its limits
-corrected; one that has ended is started again.
+Level-triggered: a daemon that another process has started stays, with its limits corrected; a
+daemon that has ended is started again.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 
 PERIOD_S, SOON_S = 2.0, 0.5  # How often the daemons are looked at; and when one has just ended
 DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)  # Until the next start, by the failures before it
-AGAIN_S = 10.0  # How often all limits are set: root in a container can command the daemon
-HANGS = 5  # Looks without an answer after which a daemon that lives is killed
+AGAIN_S = 10.0  # How often all limits are set: root in a container can send the daemon commands
+HANGS = 5  # How many looks without an answer before a running daemon is killed
 NOT_YET = "the MPS control daemon has not been started yet"
 ENDED = "the MPS control daemon has ended"
 ENDING = "the MPS control daemon is being stopped"
-NO_DAEMON = "no MPS control daemon answers; mps-control-daemon has to run on this node"
+NO_DAEMON = "no MPS control daemon answers; mps-control-daemon must run on this node"
 
 
 class Keeper:
     """The daemons that are wanted, and their state.
 
-    Each daemon has a thread: pods write where it is asked, and one that does not answer delays no
-    other.
+    Each daemon has a thread, so that one that does not answer delays no other: pods can write to
+    the folder of its sockets.
     """
 
     def __init__(self, place: Place, changed: Callable[[], None] = lambda: None) -> None:
         self._place = place
-        self._changed = changed  # called in any thread when the state may be another one
+        self._changed = changed  # called in any thread when the state may have changed
         self._kept: dict[str, Kept] = {}
         self._threads: dict[str, ThreadPoolExecutor] = {}
         self._last: dict[str, Future[None]] = {}
@@ -64,7 +64,7 @@ class Keeper:
         return ending | {name: kept.problem for name, kept in self._kept.items()}
 
     def want(self, wanted: Iterable[Daemon], *, starts: bool) -> None:
-        """Keep these daemons, and no others; `starts`: this process starts and stops them."""
+        """Keep these daemons, and no others; `starts`: whether to start and stop them."""
         self.starts = starts
         by_name = _by_name(wanted)
         for name, kept in list(self._kept.items()):
@@ -78,13 +78,13 @@ class Keeper:
                 self._kept[name] = Kept(control(daemon, self._place))
 
     def stop(self) -> None:
-        """Stop the daemons; another keeper may start them in the same folders."""
+        """Stop the daemons; another keeper can start them in the same folders."""
         for name, kept in self._kept.items():
             self._in_turn(name, kept.control.stop)
         self.settle()
 
     def look(self) -> None:
-        """Start what has ended, and correct limits that differ, without waiting for it."""
+        """Start daemons that have ended and correct limits that differ, without waiting."""
         for name in [name for name, last in self._last.items() if last.done()]:
             self._last.pop(name).result()
             if name not in self._kept:
@@ -94,11 +94,11 @@ class Keeper:
                 self._in_turn(name, partial(kept.look, starts=self.starts))
 
     def settle(self) -> None:
-        """Wait until all has been done that was begun."""
+        """Wait until all threads have done their work."""
         wait(self._last.values())
 
     def _in_turn(self, name: str, work: Callable[[], None]) -> None:
-        """Do something with a daemon after what was begun before."""
+        """Do some work in the thread of a daemon, after its earlier work."""
         if name not in self._threads:
             self._threads[name] = ThreadPoolExecutor(1)
         self._last[name] = self._threads[name].submit(work)
@@ -116,7 +116,7 @@ class Kept:
         self._next_start = self._next_limits = 0.0
 
     def look(self, *, starts: bool) -> None:
-        """Bring the daemon nearer to what is wanted."""
+        """Start the daemon or correct its limits if needed, and set `problem`."""
         try:
             if not self.control.is_alive():
                 if not starts:
@@ -126,7 +126,7 @@ class Kept:
                     self._silent += 1
                     self.problem = "the MPS control daemon does not answer"
                     return
-                if not self.problem:  # reported before the next start: its clients have ended
+                if not self.problem:  # reported before the next start, because its clients ended
                     self.problem = ENDED
                     return
                 if not self._start():
@@ -148,7 +148,6 @@ class Kept:
         return True
 
     def _check(self, *, starts: bool) -> None:
-        """Set the limits that differ, and read them back."""
         difference = self.control.difference(thorough=bool(self.problem))
         if starts and (difference or time.monotonic() >= self._next_limits):
             self._next_limits = time.monotonic() + AGAIN_S
@@ -193,15 +192,15 @@ def serve(connection: socket) -> None:
 
 
 def _outlive_others() -> None:
-    """Do not end by a signal for all processes of a service, nor with NVML's supervisor.
+    """Do not end by a signal to all processes of a service, nor with NVML's supervisor.
 
-    The end of the connection ends this process, when the daemons have ended and the compute mode
-    is the GPUs' former one.
+    This process ends when the connection does, after it has stopped the daemons and reset the
+    compute mode of the GPUs.
     """
     import ctypes
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
-    # No SIG_IGN: the daemons would inherit that.
+    # Not SIG_IGN, which the daemons would inherit.
     signal.signal(signal.SIGTERM, lambda *_: None)
 
 
@@ -218,7 +217,7 @@ class State:
 
 
 class KeeperProcess:
-    """The keeper as seen by the process that has started it; no call waits for it."""
+    """The keeper, for the process that starts it; `exchange` does not wait for it."""
 
     STOP_S = 10.0
 
@@ -231,15 +230,15 @@ class KeeperProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return its number, None if it does not run."""
+        """Return its process id, None if it does not run."""
         return self._process.pid if self._process else None
 
     def exchange(self, wanted: Wanted) -> dict[str, str]:
         """Tell the keeper what an owner wants, and return the last state that it has sent.
 
-        The keeper gets one list, which is joined here: the daemons of other owners stay, also if
-        the agent is another one than that which has asked for them. HostError if the keeper cannot
-        be started, or owners want too many daemons.
+        The keeper gets one list of all owners' daemons: those of other owners stay, even if an
+        earlier agent has asked for them. HostError if the keeper cannot be started, or owners want
+        too many daemons.
         """
         every = self._joined(wanted)
         if self._process is not None and self._process.has_ended():
@@ -261,7 +260,6 @@ class KeeperProcess:
         return {name: text for name, text in self._state.items() if name not in others}
 
     def _joined(self, wanted: Wanted) -> Wanted:
-        """Return what all owners want."""
         of_owners = {**self._of_owners, wanted.owner: wanted.daemons}
         every = tuple(daemon for daemons in of_owners.values() for daemon in daemons)
         try:
@@ -280,7 +278,7 @@ class KeeperProcess:
                 process.kill()
 
     def _send(self, process: WorkerProcess, wanted: Wanted) -> None:
-        """Send what is wanted; until the keeper answers, what changes is there and not ready."""
+        """Send the wanted daemons; until the keeper answers, changed ones are not ready."""
         daemons = _by_name(wanted.daemons)
         before = _by_name(self._sent.daemons if self._sent else ())
         kept = {name for name, daemon in daemons.items() if daemon == before.get(name)}
@@ -302,5 +300,5 @@ class KeeperProcess:
                 told = typed.load(State, message)
             except (EOFError, TimeoutError, typed.MalformedError):
                 return
-            if told.requests == self._requests:  # else it does not know yet what is wanted now
+            if told.requests == self._requests:  # else it has not read the last request yet
                 self._state = {**told.state}

@@ -2,9 +2,9 @@
 """Where MPS runs: its folders, its programs, and the shared memory of clients and servers.
 
 NVIDIA's programs are in this container if the driver was injected into it. Else they are in the
-driver's root, and start there by chroot(2), or below the host's root if the driver's has no C
-library, as on GKE. Clients in pods see MPS_FOLDER/shm as /dev/shm, so it
-has to be that of the daemon as well: the daemon gets it in a mount namespace of its own.
+driver's root, and start there by chroot(2), or in the host's root if the driver's root has no C
+library, as on GKE. Clients in pods see MPS_FOLDER/shm as /dev/shm, and the daemon must see the
+same: it gets this mount in a mount namespace of its own.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PROGRAMS = ("/usr/bin", "/bin")
 LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib",
 )  # fmt: skip
-"""Folders of a driver's root."""
+"""Folders of libraries in a driver's root."""
 LOADERS = ("lib*/ld-linux*", "lib*/ld-musl*", "usr/lib*/ld-linux*", "lib*/*/ld-linux*")
-"""Programs start only where one of these is."""
+"""Programs start only in a root that has one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Place:
     folder: str  # of MPS, with a folder for each resource
     root: str = "/"  # the root of the programs, "/" for this container's own
     is_private: bool = True  # whether they run in a mount namespace of their own
-    driver: str = ""  # the driver's root below that one, "" if it is the same
+    driver: str = ""  # the driver's root below `root`, "" if it is the same
 
     def folders(self, resource: str) -> tuple[str, str]:
         """Return the folders of a resource's pipes and logs, for this process."""
         return f"{self.folder}/{resource}/pipe", f"{self.folder}/{resource}/log"
 
     def shm(self, resource: str) -> str:
-        """Return the folder of shared memory that a claim does not share with others."""
+        """Return the folder of a claim's own shared memory."""
         return f"{self.folder}/{resource}/{SHM}"
 
     def environment(self, resource: str) -> dict[str, str]:
@@ -70,7 +70,7 @@ class Place:
         }
 
     def command(self, program: str, *words: str, shm: str = "") -> list[str]:
-        """Return the command line of a program of the driver; `shm` is not the common one."""
+        """Return the command line of a program of the driver; `shm`: "" for the common folder."""
         if not self.is_private:
             return [program, *words]
         enter = [sys.executable, "-I", "-m", "nvct.agent.mps.enter"]
@@ -97,7 +97,7 @@ def _starts_programs(root: str) -> bool:
 
 
 def has_shm(folder: str) -> bool:
-    """Return whether /dev/shm is that of the clients already, as in NVIDIA's manifests."""
+    """Return whether this container has the clients' /dev/shm, as in NVIDIA's manifests."""
     try:
         return os.path.samefile(f"{folder}/{SHM}", "/dev/shm")  # noqa: S108
     except OSError:

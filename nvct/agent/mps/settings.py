@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of `mps-control-daemon`: names and precedence of NVIDIA's, 0.20."""
+"""The settings of `mps-control-daemon`: flags and precedence are those of NVIDIA's, 0.20."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ PROGRAM = Program(
 
 
 def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
-    """Return those settings of the device plugin that matter here, and warnings."""
+    """Return the device plugin's settings, of which this program reads a few, and warnings."""
     known, warnings = config_file.resolve(PROGRAM, words, env)
     return Settings(**known), warnings

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pods that share by MPS write to: file systems in memory, so that they fill no other.
+"""Mounts the tmpfs that pods that share by MPS write to, so that they cannot fill a disk.
 
-Containers get a folder of the host at /dev/shm. That of shared resources is a tmpfs of half the
-memory at /mps/shm; the folder of a claim or a resource, with pipes and logs, has one of its own.
-What cannot be mounted or made raises HostError.
+Containers get a folder of the host at /dev/shm. For shared resources, that is /mps/shm, a tmpfs of
+half the memory. The folder of each claim or resource, with pipes and logs, is a tmpfs of its own.
+HostError if a mount or a folder cannot be made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATH = f"{CONTAINER_FOLDER}/{SHM}"
 FALLBACK_KIB = 65536
 FILES = 65536  # In the shared memory of all resources; a file takes a KiB of the kernel's memory
 CLAIM_PART, CLAIM_FILES = 8, 16384
-"""A claim has this part of the shared memory: a node has 8 GPUs, and each is of one claim."""
+"""A claim has an eighth of the shared memory: a node has 8 GPUs, and each goes to one claim."""
 RESOURCE_KIB, RESOURCE_FILES = 16384, 1024  # For pipes and logs
 LOCK = threading.Lock()
 MS_RELATIME = 1 << 21
@@ -32,24 +32,24 @@ MNT_DETACH = 2
 
 
 def mount(path: str = PATH) -> None:
-    """Mount the memory of all resources, in place of an older one."""
-    with contextlib.suppress(OSError):  # no mount is there
+    """Mount the shared memory of all resources, in place of an older mount."""
+    with contextlib.suppress(OSError):  # there is no mount
         unmount(path)
     _mount(path, 0o1777, size_kib(), FILES)
 
 
 def make_folders(place: Place, daemon: Daemon) -> str:
-    """Make the folders of a daemon; return that of a claim's own shared memory, "" of a resource.
+    """Make a daemon's folders; return the one of a claim's own shared memory, "" for a resource.
 
-    Folders that are there stay as they are: pods that run have them mounted.
+    Folders that exist stay as they are: running pods have them mounted.
     """
     folder, common = f"{place.folder}/{daemon.resource}", f"{place.folder}/{SHM}"
     own = place.shm(daemon.resource) if daemon.is_of_claim else ""
     is_seen = place.is_private and _is_seen_by_host(place.folder)
     if place.is_private and not is_seen and (own or not os.path.isdir(common)):
         raise HostError(
-            f"a mount in {place.folder} is not seen by the host, and pods could fill its disk",
-            hint="the folder of MPS needs mountPropagation: Bidirectional",
+            f"a mount in {place.folder} does not reach the host, so pods could fill its disk",
+            hint="set mountPropagation: Bidirectional for the folder of MPS",
         )
     if is_seen:
         of_pods = (RESOURCE_KIB, RESOURCE_FILES)
@@ -71,14 +71,14 @@ def make_folders(place: Place, daemon: Daemon) -> str:
 
 
 def unmount(path: str) -> None:
-    """Take a mount away from new pods, while those that run keep it; OSError if that fails."""
+    """Unmount a folder for new pods, while running pods keep it; OSError if that fails."""
     from nvct.linux.kernel import KERNEL
 
     KERNEL.umount2(path, MNT_DETACH)
 
 
 def _mount_once(path: str, mode: int, size: int, files: int) -> None:
-    """Mount a tmpfs, unless there is one, or a folder in use."""
+    """Mount a tmpfs, unless there is one, or the folder is not empty."""
     try:
         in_use = bool(os.listdir(path))
     except OSError:
@@ -101,7 +101,7 @@ def _mount(path: str, mode: int, size: int, files: int) -> None:
 
 
 def _is_seen_by_host(folder: str) -> bool:
-    """Return whether a mount there reaches the host: a volume of a container has to be shared."""
+    """Return whether a mount in a folder reaches the host: a container's volume must be shared."""
     if folder != CONTAINER_FOLDER:
         return True
     mounts = mountinfo.parse(procfs.read_text("/proc/self/mountinfo") or "")

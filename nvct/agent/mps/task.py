@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The work of `mps-control-daemon`: daemons for the resources that this machine has now.
+"""The task of `mps-control-daemon`: keeps daemons for the resources of this machine.
 
-Files tell others, as NVIDIA's program does: `.started` in the folder of each resource whose
-daemon is ready, and `.ready` in that of MPS when all of them are.
+As with NVIDIA's program, files show the state: `.started` in the folder of each resource whose
+daemon is ready, and `.ready` in the folder of MPS when all daemons are.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MpsDaemons(Task):
             self._settings = self._loaded_again(self._load, self._settings)
 
     async def _want(self, _is_change: bool) -> float:  # noqa: FBT001
-        """Want the daemons of the resources there are; return the seconds until that is due."""
+        """Set the daemons that this machine needs; return the seconds until the next look."""
         try:
             inventory = await self._discovery.inventory()
             found, _ = resources(inventory, self._settings)
@@ -90,7 +90,7 @@ class MpsDaemons(Task):
         return PERIOD_S
 
     def _tell(self) -> None:
-        """Make the files that say what is ready, and remove the others."""
+        """Make the files of daemons that are ready, and remove the others."""
         problems = self._watch.problems
         ready = [name for name, text in problems.items() if not text]
         self._remove_files(ready if len(ready) < len(problems) else (*ready, ""))
@@ -103,7 +103,7 @@ class MpsDaemons(Task):
                 _touch(f"{self._folder}/{READY}")
 
     def _remove_files(self, names: Iterable[str]) -> None:
-        """Remove all files but those of these resources; that of "" is `.ready`."""
+        """Remove all files except those of these resources; "" stands for `.ready`."""
         kept = set(names)
         paths = [f"{name}/{STARTED}" for name in self._names if name not in kept]
         for path in paths if "" in kept else [*paths, READY]:

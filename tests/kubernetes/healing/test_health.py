@@ -211,7 +211,7 @@ def test_an_application_takes_no_gpu_away_and_its_pod_is_told(lab: Lab) -> None:
         node_changes.apply(lab.machine, "xid", [str(index), "31"])
         lab.until(lambda: "GPUApplicationError" in lab.events("train"), "Event of the pod")
         message = lab.events("train")["GPUApplicationError"]
-        assert message == f"{uuid} reported XID 31 (GPU memory page fault); the GPU works on"
+        assert message == f"{uuid} reported XID 31 (GPU memory page fault); the GPU still works"
         assert lab.events(NODE)["GPUApplicationError"] == message
         assert lab.listed() == before
         assert lab.states(index) == {}

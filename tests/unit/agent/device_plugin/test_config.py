@@ -198,7 +198,7 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         ([], sharing("replicas: .nan"), "number of replicas must be >= 2"),
         ([], sharing("replicas: 2.0"), "number of replicas must be >= 2"),
         ([], sharing("replicas: 32769"), "number of replicas must be <= 32768"),
-        (["--device-list-strategy=auto,envvar"], "", "auto goes with no other strategy"),
+        (["--device-list-strategy=auto,envvar"], "", "auto cannot be combined"),
         ([], "[]", "is no table of settings"),
         ([], "flags: {failOnInitError: 'yes'}", "flags.failOnInitError in "),
         ([], "sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "no resource name specified"),

@@ -38,7 +38,7 @@ def test_auto_is_the_one_best_way_of_the_engine() -> None:
         assert "containerd 1.7" in choice.reason
     unknown = asyncio.run(choose(Settings(device_list_strategy=("auto",)), nobody))
     assert unknown.strategies == ("envvar",)
-    assert unknown.reason.startswith("auto: nobody can ask the container engine")
+    assert unknown.reason.startswith("auto: the container engine cannot be asked")
 
 
 def test_other_strategies_stay_and_nobody_is_asked() -> None:
@@ -115,7 +115,7 @@ def test_an_engine_takes_cdi_by_its_own_word(
         ({"/a": "no"}, "/a gives a malformed answer"),
         (
             answers("containerd", "unknown"),
-            "containerd on /run/x.sock has no version that is known",
+            "containerd on /run/x.sock has an unknown version",
         ),
         (answers("containerd", "1.7.1", "{"), "containerd 1.7.1 does not tell its configuration"),
         (answers("containerd", "1.7.1", "[]"), "containerd 1.7.1 does not tell its configuration"),

@@ -241,7 +241,7 @@ async def test_a_living_plugin_of_another_program_is_not_displaced(
             async with Running(kubelet.socket, folder) as plugin:
                 await until(lambda: plugin.registration.state == "refused")
                 program = os.path.basename(sys.executable)
-                reason = f"process {other.pid} ({program}) serves {path}: it is not displaced"
+                reason = f"process {other.pid} ({program}) serves {path}, and is not displaced"
                 assert plugin.registration.reason == reason
                 assert reason in plugin.log.getvalue()
                 await asyncio.sleep(0.5)

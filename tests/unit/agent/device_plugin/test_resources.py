@@ -113,9 +113,9 @@ BIG = Replicas(name=GPU, replicas=4, rename=f"{GPU}.big", devices=("1",))
         ((Replicas(name=GPU, replicas=2, devices=13),), "13"),
         ((Replicas(name=GPU, replicas=2, devices=("17",)),), "17"),
         ((Replicas(name=GPU, replicas=2, devices=("0", "1")), BIG),
-         f"two rules of sharing are for device 1 of {GPU}"),
+         f"two rules of sharing apply to device 1 of {GPU}"),
         ((Replicas(name=GPU, replicas=10000),),
-         "would have 40000 devices; the kubelet reads 32768"),
+         "would have 40000 devices, but the kubelet reads at most 32768"),
     ],
 )  # fmt: skip
 def test_sharing_that_cannot_be_is_refused(rules: tuple[Replicas, ...], sentence: str) -> None:

@@ -53,7 +53,7 @@ class Lab:
         self.config: dict[str, object] = {}
         self.health = engines.engine(log=Log(target=self.log))
         self.starts_mps = False
-        self.engine: Engine | str = "nobody can ask the container engine"
+        self.engine: Engine | str = "the container engine cannot be asked"
         self.specs = Path(folder).parent / f"{Path(folder).name}.cdi"
         self._config_file = Path(folder).parent / f"{Path(folder).name}.json"
 
@@ -411,7 +411,7 @@ async def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
         (entry,) = plugin.describe()
         assert entry["strategy"] == "envvar"
         assert entry["strategy_reason"] == (
-            "auto: nobody can ask the container engine;"
+            "auto: the container engine cannot be asked;"
             " pods need the RuntimeClass nvidia unless nvidia is the default runtime"
         )
         assert "device list strategy envvar, auto: " in lab.log.getvalue()

@@ -82,7 +82,7 @@ async def test_the_lock_says_who_holds_it(node: Node, monkeypatch: pytest.Monkey
 
     holder = rf"claim ns/a is prepared, by process {os.getpid()} of \S+"
     async with node.journal.locked("claim ns/a is prepared"):
-        with pytest.raises(HostError, match=rf"claims\.lock is locked for 0\.05 s: {holder}"):
+        with pytest.raises(HostError, match=rf"has been locked for 0\.05 s: {holder}"):
             await node.preparer.prepare(node.allocate("b", "gpu-0"))
     await node.preparer.prepare(node.allocate("b", "gpu-0"))
 

@@ -172,7 +172,7 @@ def test_devices_of_other_drivers_and_nodes_are_not_ours(node: Node) -> None:
 @pytest.mark.parametrize("uid", ["", "../../etc/cron.d/x", "a/b", "x" * 70, "-a"])
 def test_a_uid_that_is_none_is_refused(node: Node, uid: str) -> None:
     for work in (node.preparer.prepare, node.preparer.unprepare):
-        with pytest.raises(RequestError, match="is no uid"):
+        with pytest.raises(RequestError, match="is not the uid"):
             asyncio.run(work(ClaimRef("ns", "x", uid)))
 
 

@@ -69,7 +69,7 @@ def node(tmp_path: Path) -> Shares:
 )  # fmt: skip
 async def test_a_share_that_is_none_is_refused(node: Shares, memory: str, cores: str) -> None:
     why = await node.refuses(node.share("odd", memory, cores))
-    assert "has a share of gpu-0 that is none" in why
+    assert "the claim's share of gpu-0 is malformed" in why
     assert node.prepared() == []
 
 
@@ -85,17 +85,17 @@ async def test_shares_never_have_more_memory_than_the_gpu(node: Shares, shares: 
     claims = [node.share(f"part-{n}") for n in range(4)]
     done = await asyncio.gather(*map(node.preparer.prepare, claims), return_exceptions=True)
     (problem,) = [one for one in done if isinstance(one, HostError)]
-    assert f"the shares of gpu-0 would have 20000Mi, and it has {MOST}" in problem.message
+    assert f"the shares of gpu-0 would need 20000Mi, but it has {MOST}" in problem.message
     late, first = claims[done.index(problem)], claims[done.index(problem) - 1]
     node.restart(memory_shares=shares)  # killed meanwhile
-    assert "would have 20000Mi" in await node.refuses(late)
+    assert "would need 20000Mi" in await node.refuses(late)
     twice = node.share("twice", gpu=1)
     node.of("twice")["results"] *= 4
     node.of("twice")["results"] = [
         {**one, "request": f"req-{n}", "shareID": f"id-{n}"}
         for n, one in enumerate(node.of("twice")["results"])
     ]
-    assert "would have 20000Mi" in await node.refuses(twice)
+    assert "would need 20000Mi" in await node.refuses(twice)
     await node.preparer.unprepare(first)
     await node.preparer.prepare(late)
 
@@ -129,18 +129,18 @@ async def test_what_would_break_the_limit_of_others_is_refused_with_a_sentence(
     assert "has shares of 5000Mi for claim ns/first, and this claim asks for 6000Mi" in why
     whole = node.allocate("whole", "gpu-0")
     why = await node.refuses(whole)
-    assert "is shared by memory for claim ns/first, and this claim asks for no memory" in why
+    assert "ns/first has a share of the memory of GPU-0" in why
     both = node.share("both", gpu=1)
     found = node.of("both")["results"]
     found.append({**found[0], "request": "b", "device": "gpu-2"})
     why = await node.refuses(both)
-    assert "a share of a GPU's memory beside other devices: gpu-1, gpu-2" in why
+    assert "a share of a GPU's memory beside other devices (gpu-1, gpu-2)" in why
     found[1] = {**found[0], "request": "b", "consumedCapacity": {"memory": "1Gi"}}
     assert "has shares of different sizes of gpu-1" in await node.refuses(both)
     by_both = node.share("by-both", gpu=1)
     node.of("by-both")["config"] = by_mps()
     why = await node.refuses(by_both)
-    assert "has an MPS configuration or a time slice, and a share" in why
+    assert "and for an MPS configuration or a time slice, and can" in why
     assert node.prepared() == ["first"]
     # What is refused while others share is given when they have ended.
     await node.preparer.unprepare(first)
@@ -157,7 +157,7 @@ async def test_after_a_change_of_the_setting_shares_of_both_kinds_do_not_meet(
     await node.preparer.prepare(first)
     node.restart(memory_shares=newer)
     why = await node.refuses(second)
-    assert "has shares of another setting of MEMORY_SHARES for claim ns/first" in why
+    assert "has shares from another setting of MEMORY_SHARES for claim ns/first" in why
     await node.preparer.unprepare(first)
     await node.preparer.prepare(second)
 
@@ -188,7 +188,7 @@ async def test_a_claim_that_cannot_be_written_stops_no_other_one(node: Shares) -
     await node.preparer.prepare(other)
     await node.preparer.reconcile()
     assert other.uid in node.files()
-    assert "claim ns/odd cannot be written" in await node.refuses(claim)
+    assert "claim ns/odd is refused" in await node.refuses(claim)
     for one in (claim, other):
         await node.preparer.unprepare(one)
     assert node.prepared() == []

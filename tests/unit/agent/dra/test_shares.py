@@ -198,7 +198,7 @@ async def test_an_api_server_without_shares_gets_devices_for_one_claim_each() ->
     async with publishing(api) as publisher:
         publisher.offer(Offer(devices=(shared_device(),)).with_shares({}))
         await until(lambda: publisher.lacks_shares)
-        assert "knows no devices that several claims have" in publisher.problem.text
+        assert "does not let several claims share a device" in publisher.problem.text
         publisher.offer(Offer(devices=(shared_device(),)))
         await until(lambda: publisher.is_current)
 

@@ -79,11 +79,11 @@ def test_another_interval_is_a_time_slice_of_whole_gpus(interval: str, number: i
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (None, "is no object"), ([], "is no object"), ({}, "is of kind /None"),
+        (None, "is not an object"), ([], "is not an object"), ({}, "the unknown kind /None"),
         ({"apiVersion": "other.example.com/v1", "kind": "GpuConfig"}, "other.example.com"),
         (config(strategy="Magic"), "unknown sharing strategy"),
         (config(strategy="TimeSlicing", timeSlicingConfig={"interval": "x"}), "unknown interval"),
-        (config(strategy="TimeSlicing", timeSlicingConfig=5), "is no object"),
+        (config(strategy="TimeSlicing", timeSlicingConfig=5), "is not an object"),
         ({**config(), "sharing": "x"}, "sharing of the claim's"),
         ({**config(), "apiVersion": "resource.nvidia.com/v9"}, "v9/GpuConfig"),
         ({**config(), "metadata": {}}, "has no field metadata"),
@@ -162,16 +162,16 @@ def test_devices_with_different_configurations_are_refused() -> None:
         ({"defaultActiveThreadPercentage": 0}, "from 1 to 100, not 0"),
         ({"defaultActiveThreadPercentage": 101}, "from 1 to 100, not 101"),
         ({"defaultActiveThreadPercentage": True}, "from 1 to 100, not True"),
-        ({"defaultPinnedDeviceMemoryLimit": "10 GB"}, "is no quantity: '10 GB'"),
-        ({"defaultPinnedDeviceMemoryLimit": ["1Gi"]}, "is no quantity"),
-        ({"defaultPinnedDeviceMemoryLimit": "1000k"}, "is 1000k, not 1Mi to 1Pi"),
-        ({"defaultPerDevicePinnedMemoryLimit": {"0": "5"}}, "Limit.0 is 5, not 1Mi to 1Pi"),
-        ({"defaultPinnedDeviceMemoryLimit": "1e30"}, "is 1e30, not 1Mi to 1Pi"),
-        ({"defaultPerDevicePinnedMemoryLimit": {"1": "5Gi"}}, "names '1', which is no device"),
-        ({"defaultPerDevicePinnedMemoryLimit": []}, "is no object"),
+        ({"defaultPinnedDeviceMemoryLimit": "10 GB"}, "is not a quantity: '10 GB'"),
+        ({"defaultPinnedDeviceMemoryLimit": ["1Gi"]}, "is not a quantity"),
+        ({"defaultPinnedDeviceMemoryLimit": "1000k"}, "must be from 1Mi to 1Pi, not 1000k"),
+        ({"defaultPerDevicePinnedMemoryLimit": {"0": "5"}}, "Limit.0 must be from 1Mi to 1Pi"),
+        ({"defaultPinnedDeviceMemoryLimit": "1e30"}, "1Mi to 1Pi, not 1e30"),
+        ({"defaultPerDevicePinnedMemoryLimit": {"1": "5Gi"}}, "names '1', which is not a device"),
+        ({"defaultPerDevicePinnedMemoryLimit": []}, "is not an object"),
         ({"activeThreadPercentage": 5}, "has no field activeThreadPercentage"),
-        ({"multiUser": "yes"}, "multiUser is true or false, not 'yes'"),
-        ([], "sharing.mpsConfig of the claim's configuration is no object"),
+        ({"multiUser": "yes"}, "multiUser must be true or false, not 'yes'"),
+        ([], "sharing.mpsConfig of the claim's configuration is not an object"),
     ],
 )
 def test_wrong_limits_are_refused(limits: object, message: str) -> None:
@@ -203,7 +203,7 @@ def test_the_last_configuration_of_a_request_counts_and_the_claims_before_its_cl
     ("used", "kind", "message"),
     [
         ([entry("", place=Place(19, 0, 1, 0))], "MigDeviceConfig", "made for the claim"),
-        ([entry(MIG), entry(MIG.replace("0", "1"))], "MigDeviceConfig", "serves one MIG device"),
+        ([entry(MIG), entry(MIG.replace("0", "1"))], "MigDeviceConfig", "either one MIG device"),
         ([entry("GPU-of-another-form")], "GpuConfig", "cannot serve gpu.nvidia.com/uid-1"),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_configuration_is_for_devices_of_its_kind() -> None:
     made = daemon([("gpu", entry(UUIDS[0])), ("mig", entry(MIG))], asked)
     assert made
     assert made.uuids == (MIG,)
-    with pytest.raises(RequestError, match="is a MigDeviceConfig, and gpu-0 needs a GpuConfig"):
+    with pytest.raises(RequestError, match="is a MigDeviceConfig, but gpu-0 needs a GpuConfig"):
         daemon([("gpu", entry(UUIDS[0]))], asked, requests=["gpu"])
 
 

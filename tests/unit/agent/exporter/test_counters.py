@@ -41,8 +41,8 @@ def test_lines_are_read_as_nvidias_exporter_reads_them(tmp_path: Path) -> None:
         ("DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT, gauge, T", "nvct reads no NVSwitches"),
         ("DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, U", "nvct reads GPUs only"),
         ("DCGM_FI_DEV_XID_ERRORS, label, X",
-         "it follows from several samples, which no label does"),
-        ("DCGM_FI_DRIVER_VERSION, gauge, V", "it is a text: its type is label"),
+         "it needs several samples, so it cannot be a label"),
+        ("DCGM_FI_DRIVER_VERSION, gauge, V", "it is a text: its type must be label"),
     ],
 )  # fmt: skip
 def test_a_field_that_nvct_does_not_read_is_a_warning(
@@ -66,7 +66,7 @@ def test_the_first_line_of_a_metric_counts(tmp_path: Path) -> None:
     (only,), warnings = counters.read(str(path))
 
     assert only.help == "A"
-    before = "has no effect: DCGM_FI_DEV_GPU_TEMP has a line before it"
+    before = "has no effect: an earlier line has DCGM_FI_DEV_GPU_TEMP"
     assert warnings == [f"line 3 of {path} {before}"]
 
 
@@ -99,8 +99,8 @@ def test_the_counter_files_of_nvidias_image_are_built_in(name: str, metric: str)
     [
         ("DCGM_FI_DEV_GPU_TEMP, gauge", "line 1 of {path} has 2 parts, not 3"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge, a, b", "line 1 of {path} has 4 parts, not 3"),
-        ("DCGM FIELD, gauge, Heat", "line 1 of {path}: 'DCGM FIELD' is no name of a field"),
-        ("DCGM_FI_X, gauge, H\n\n, gauge, H", "line 3 of {path}: '' is no name of a field"),
+        ("DCGM FIELD, gauge, Heat", "line 1 of {path}: 'DCGM FIELD' is not a field"),
+        ("DCGM_FI_X, gauge, H\n\n, gauge, H", "line 3 of {path}: '' is not a field"),
         ("DCGM_FI_DEV_HEAT, heat, Heat", "line 1 of {path}: unknown type 'heat'"),
         ("DCGM_FI_DEV_GPU_TEMP, gouge, Heat", "line 1 of {path}: unknown type 'gouge'"),
         ("# nothing", "has no counters"),
@@ -162,7 +162,7 @@ def test_a_wrong_option_is_refused(words: list[str], message: str) -> None:
 def test_an_option_without_effect_is_named() -> None:
     _, warnings = options.resolve(["--configmap-data", "ns:name"], {})
 
-    assert warnings == ["--configmap-data is not supported yet"]
+    assert warnings == ["--configmap-data is not supported: mount the counter file instead"]
     assert "--remote-hostengine-info" in options.PROGRAM.help_text()
 
 

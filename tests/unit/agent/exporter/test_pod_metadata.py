@@ -66,7 +66,7 @@ def test_labels_have_the_incumbents_names_and_replace_none_of_the_metrics() -> N
 
     assert of_pod(server, log) == {"app_kubernetes_io_name": "train", "team": "ml", "_1st": "a"}
     assert server.asked == 1
-    assert "--kubernetes-pod-label-allowlist-regex limits them" in log.getvalue()
+    assert "limit them by --kubernetes-pod-label-allowlist-regex" in log.getvalue()
 
 
 def test_only_allowed_labels_are_shown() -> None:

@@ -206,8 +206,9 @@ async def test_many_nodes_that_fail_together_stop_all_until_a_person_ends_that(
     async with freed(*nodes):
         answers = [await node.take() for node in nodes]
         assert answers[:2] == ["", ""]
-        why = "healing is stopped in this cluster: 3 nodes failed within ten minutes: a, b, c; "
-        assert all(text == f"{why}{module.OPENS.format('nvct')} ends that" for text in answers[2:])
+        why = "healing is stopped in this cluster: 3 nodes failed within ten minutes: a, b, c"
+        opens = module.OPENS.format("nvct")
+        assert all(text == f"{why}; to resume: {opens}" for text in answers[2:])
         assert "is stopped" in await nodes[0].take(), "it heals no further GPU"
         assert sorted(server.holders()) == ["a", "b"], "they heal to the end"
         for node in nodes[:2]:

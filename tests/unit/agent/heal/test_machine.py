@@ -116,7 +116,7 @@ def test_pods_have_a_time_to_go() -> None:
     users = "pod default/train has GPU-0; pod a/b has GPU-0"
     assert after(record("evicting"), look, 1799) == ("evicting", users, "")
     assert after(record("evicting"), look, 1800) == (
-        "failed", f"pods have not gone within 1800 s: {users}", ""
+        "failed", f"pods have not ended within 1800 s: {users}", ""
     )  # fmt: skip
     away = Look(health=RESET, unknown="the kubelet does not answer")
     assert after(record("evicting"), away, 1799) == ("evicting", away.unknown, "")

@@ -469,7 +469,7 @@ async def test_the_whole_group_is_emptied_and_offered_to_nobody(lab: Lab) -> Non
     lab.pods.refusals = {"other": BUDGET}
     async with lab.failing() as work:
         await until(lambda: lab.pods.pods == {"other": SPLIT})
-        await until(lambda: lab.health.problem(SPLIT) == f"it is reset together with {GPU}")
+        await until(lambda: lab.health.problem(SPLIT) == f"it will be reset together with {GPU}")
         assert lab.gpus.resets == []
         lab.pods.refusals = {}
         await until(lambda: state(work) == "" and lab.gpus.resets == [lab.gpus.group])
@@ -495,7 +495,7 @@ async def test_a_gpu_of_the_group_that_recovers_alone_is_not_offered_before_the_
         lab.health.note_reset([SPLIT])  # somebody has reset this one
         await until(lambda: state(work) == "releasing")
         assert "" not in offered
-        assert lab.health.problem(SPLIT) == f"it is reset together with {GPU}"
+        assert lab.health.problem(SPLIT) == f"it will be reset together with {GPU}"
 
 
 async def test_a_reset_that_is_refused_is_asked_for(lab: Lab) -> None:

@@ -155,7 +155,8 @@ async def test_an_application_takes_no_gpu_away_but_is_told() -> None:
         await until(lambda: task.health.describe()["notices"] != [])
     assert task.changes == []
     (notice,) = cast("list[dict[str, Any]]", task.health.describe()["notices"])
-    assert notice["message"] == f"{GPU} reported XID 31 (GPU memory page fault); the GPU works on"
+    message = f"{GPU} reported XID 31 (GPU memory page fault); the GPU still works"
+    assert notice["message"] == message
     assert notice["devices"] == [GPU]
     assert task.health.problem(GPU) == ""
     assert task.health.application_xid(GPU) == 31  # the driver's own note 63 is none of it
@@ -321,7 +322,7 @@ async def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> N
         await fails(task, nvml)
         nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
         await until(lambda: task.health.problem(SPLIT) != "")
-    assert log.getvalue().count("the next start forgets") == 1
+    assert log.getvalue().count("a restart will forget which") == 1
     assert "file is no folder" in str(health.describe()["problem"])
 
 

@@ -68,7 +68,7 @@ OTHERS: list[tuple[dict[str, int | str], str, str]] = [
     ({"remap_failed": 1}, "remap-failed", "a row of the memory cannot be remapped"),
     ({"pciewidth": 8}, "pcie-width", WIDTH),
     ({"pciegen": 4}, "pcie-speed", "the slot is PCIe 4, the GPU PCIe 5"),
-    ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, of 18 of the others of its model"),
+    ({"linksdown": 2}, "nvlinks", "16 NVLinks are up, and 18 on another GPU of its model"),
     ({"throttle": "idle+hw-slowdown+power-brake"}, "slowdown",
      "the clocks of the idle GPU are limited: power brake"),
     ({"throttle": "hw-slowdown"}, "slowdown", "hardware slowdown"),
@@ -132,7 +132,7 @@ def test_a_word_that_is_none_is_refused(text: str) -> None:
 
 def test_it_does_not_go_with_the_incumbents_way() -> None:
     assert resolve("never", "", "", {}, "none").preflight is None
-    with pytest.raises(UsageError, match="does not go with --health-recovery=never"):
+    with pytest.raises(UsageError, match="cannot be combined with --health-recovery=never"):
         resolve("never", "", "", {}, "default")
 
 

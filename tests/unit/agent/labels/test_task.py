@@ -231,7 +231,7 @@ def test_oneshot_ends_and_leaves_the_file(tmp_path: Path) -> None:
 
 def test_bad_files_and_folders_are_errors_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "labels.yaml").write_text("a b: c")
-    with pytest.raises(DocumentError, match="'a b' is no key"):
+    with pytest.raises(DocumentError, match="'a b' is not a valid key"):
         asyncio.run(Lab(tmp_path, f"--labels-file={tmp_path}/labels.yaml").task.run())
     with pytest.raises(HostError, match="labels cannot be written to /proc/nowhere/gfd"):
         asyncio.run(Lab(tmp_path, "--output-file=/proc/nowhere/gfd").task.run())

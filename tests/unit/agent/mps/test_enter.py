@@ -114,7 +114,7 @@ def test_a_volume_whose_mounts_the_host_does_not_see_is_refused_for_a_claim(
     with pytest.raises(HostError) as caught:
         shm.make_folders(Place(str(folder)), claim)
 
-    assert caught.value.hint == "the folder of MPS needs mountPropagation: Bidirectional"
+    assert caught.value.hint == "set mountPropagation: Bidirectional for the folder of MPS"
     assert [path.name for path in folder.iterdir()] == ["shm"]
 
 

@@ -204,7 +204,7 @@ def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
 async def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
     env = {variable: "true", "NODE_NAME": "node-1"}
     context = Context(env=env, client=NvmlWorkerClient("/nonexistent"), journal=Log())
-    with pytest.raises(UsageError, match="the host is not rebooted"):
+    with pytest.raises(UsageError, match="cannot reboot the host"):
         task.make(context)
 
 
