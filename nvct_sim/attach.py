@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make a simulated node look real to the processes of one private mount namespace.
+"""Makes a simulated node look real to the processes of one private mount namespace.
 
-Nothing on the host changes. All mounts are made in the private namespace and disappear with its
-last process, like all files written to its /etc, /run and /dev. These paths are covered:
+Nothing on the host changes. All mounts are in the private namespace and disappear with its last
+process, like all files written to its /etc, /run and /dev. These paths are covered:
 
 - /proc/driver, /proc/devices, /proc/modules, PCI devices and drivers, IOMMU groups and modules in
   /sys: the node's entries beside the host's;
-- /dev: a private one with the usual nodes, the terminals of the host and the node's devices;
-- /run: a private one into which the host's entries are bound, so that sockets keep working, but
-  those of the host's engines: their containers would not see the node;
+- /dev: a private one with the usual nodes, the host's terminals and the node's devices;
+- /run: a private one with the host's entries, so that sockets keep working, except those of the
+  host's engines, whose containers would not see the node;
 - /etc: the host's with the node's on top, with private writes; config.toml is the node's own;
 - the driver: at /run/nvidia/driver, where an upgrade is visible, or on top of / itself, where a
   process keeps the version that it started with.
@@ -42,7 +42,7 @@ DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 OWN_RUN = ("nvct", "cdi", "nvidia", run_folder.NAME)
 """Entries of the host's /run that are hidden: they belong to another node."""
 ENGINES_RUN = ("containerd", "crio", "docker", "docker.pid", "docker.sock")
-"""Same, of engines: on a node one starts its own, which would take the host's for it."""
+"""Same, of engines: an engine started on the node would take these for its own."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
@@ -58,7 +58,7 @@ def farm_dir(driver_root: str = DRIVER_ROOT) -> str:
 
 
 class _Attachment:
-    """Attaches one node; each step leaves its mounts in place for the next step."""
+    """Attaches a node in steps, which leave their mounts in place for the next step."""
 
     __slots__ = ("_driver_root", "_node", "_stage", "_state", "_user_space")
 
@@ -93,7 +93,7 @@ class _Attachment:
     def _overlay(self, target: str, lower: Sequence[str], upper: Path | None = None) -> None:
         if any(set(path) & set(":,\\") for path in lower):
             raise UsageError(
-                f"cannot attach a node in {self._node.tree}", hint="its path holds one of : , \\"
+                f"cannot attach a node in {self._node.tree}", hint="use a path without : , and \\"
             )
         options = f"lowerdir={':'.join(lower)}"
         if upper is not None:
@@ -106,7 +106,7 @@ class _Attachment:
     def _proc(self) -> None:
         if "/proc/devices" in _mounts_below("/proc"):
             raise HostError(
-                "this already is the inside of a simulated node", hint="leave it first"
+                "this process is on a simulated node already", hint="leave that node first"
             )
         host = Path("/proc/devices").read_text()
         majors = self._state.find("major")[0].fields
@@ -115,7 +115,7 @@ class _Attachment:
             if int(major) in names:
                 raise HostError(
                     f"major {major} of {name} now belongs to {names[int(major)]} on this host",
-                    hint="destroy and create the node",
+                    hint="destroy the node and create it again",
                 )
         text = kernelfs.devices(host, {name: int(major) for name, major in majors.items()})
         self._bind_text("/proc/devices", text)
@@ -228,10 +228,10 @@ def _mounts_below(folder: str) -> list[str]:
 
 
 def attach(node: Node, *, driver_root: str = DRIVER_ROOT, host_run: bool = True) -> None:
-    """Make a node look real in the current mount namespace, which must be a private one.
+    """Make a node look real in the current mount namespace, which must be private.
 
     The driver root "/" overlays the driver's user space on the host's own files; with `host_run`
-    the entries of the host's /run stay visible. Raises HostError if the namespace is not private,
+    the entries of the host's /run stay visible. Raises HostError if the namespace is not private
     or the kernel refuses a mount, and DocumentError if the node's state is damaged.
     """
     # After unshare() the namespace differs from the parent's; PID 1 of a namespace sees no parent.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OCI bundles for simulated containers, each with a config.json and a rootfs as engines make them.
+"""Makes OCI bundles with a config.json and a rootfs like those of engines.
 
 The first device rule denies everything, as in Docker's and containerd's bundles: a container sees
-a device node without a rule but cannot open it.
+a device node without a rule, but cannot open it.
 """
 
 from __future__ import annotations

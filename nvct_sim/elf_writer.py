@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write small shared objects that a dynamic loader can load: the files of a simulated driver.
+"""Writes small shared objects that a dynamic loader can load: the files of a simulated driver.
 
 An object is one readable and writable segment with a dynamic section (SONAME, NEEDED, hash and
 symbol table). It also has a section header table, because tools such as Go's debug/elf read only
-that. Exported symbols are data: a test finds out by ``dlsym`` which of two files is loaded.
+that. Exported symbols are data, by which a test finds out with ``dlsym`` which file is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHT_PROGBITS, SHT_STRTAB, SHT_HASH, SHT_DYNAMIC, SHT_NOTE, SHT_DYNSYM = 1, 3, 5,
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The properties of one architecture."""
+    """The properties of an architecture."""
 
     number: int  # e_machine
     bits: int
@@ -88,8 +88,8 @@ def shared_object(
 ) -> bytes:
     """Return the bytes of a shared object, with DT_SONAME and DT_NEEDED in this order.
 
-    Further `sections` are not loaded, such as .note.cuda.fwd_compatibility; `size` is the least
-    number of bytes, padded with NUL.
+    Further `sections`, such as .note.cuda.fwd_compatibility, are not loaded; a shorter file is
+    padded with NUL to `size` bytes.
     """
     m = MACHINES[machine]
     strings = _Strings()
@@ -108,7 +108,7 @@ def shared_object(
 def _loaded(
     m: Machine, strings: bytes, tags: list[tuple[int, int]], named: list[tuple[int, bytes]]
 ) -> tuple[list[_Section], int]:
-    """Return the segment's sections with addresses set, and its end; .dynamic is the last."""
+    """Return the segment's sections with their addresses, .dynamic last, and the segment's end."""
     count = len(named) + 1
     # One bucket chains all symbols: a lookup walks the whole table, which is short.
     chain = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a simulated node's parts of /proc and /dev, as the kernel and udev show them.
+"""Writes a simulated node's parts of /proc and /dev, like those of the kernel and udev.
 
 The content comes from the node's state and goes to the folders ``proc`` and ``dev`` of the tree;
 nvct_sim.sysfs writes ``sys``. Device nodes are real if that is possible and requested, else empty
@@ -48,7 +48,7 @@ CONTROL_NODES = (
     ("nvidia-caps/nvidia-cap1", "nvidia-caps", 1, 0o400),
     ("nvidia-caps/nvidia-cap2", "nvidia-caps", 2, 0o444),
 )
-# Kind of extra, name, driver and minor of the first. A name without {} is of one node for all.
+# Kind of extra, name, driver, and minor of the first node. A name without {} has only one node.
 EXTRA_NODES = (
     ("nvswitch", "nvidia-nvswitchctl", "nvidia-nvswitch", 255),
     ("nvswitch", "nvidia-nvlink", "nvidia-nvlink", 0),
@@ -71,21 +71,21 @@ def capability_minor(gpu_minor: int, gi: int, ci: int | None = None) -> int:
 
 
 def proc_bus(bus: str) -> str:
-    """Convert a PCI bus id from NVML's form to that of procfs and sysfs."""
+    """Convert a PCI bus id from NVML's form to the form of procfs and sysfs."""
     domain, _, slot = bus.lower().partition(":")
     return f"{int(domain, 16):04x}:{slot}"
 
 
 def host_majors(devices: str) -> dict[int, str]:
-    """Return major -> driver name from /proc/devices, for character and block devices."""
+    """Return the driver names in /proc/devices by major, for character and block devices."""
     fields = (line.split() for line in devices.splitlines())
     return {int(f[0]): f[1] for f in fields if len(f) == 2 and f[0].isdigit()}
 
 
 def modules_majors(aliases: str) -> dict[int, str]:
-    """Return major -> module name from the char-major aliases in modules.alias.
+    """Return the module names of the char-major aliases in modules.alias, by major.
 
-    Opening a device node of such a major loads that module: an installed real driver.
+    Opening a device node with such a major loads that module, an installed real driver.
     """
     modules = {}
     for line in aliases.splitlines():
@@ -98,16 +98,16 @@ def modules_majors(aliases: str) -> dict[int, str]:
 
 
 def usual_majors(extras: Mapping[str, int]) -> dict[str, int]:
-    """Return driver -> major as on a real node with these extras."""
+    """Return the majors by driver, as on a real node with these extras."""
     kinds = [kind for kind, count in extras.items() if count and kind in EXTRA_MAJORS]
     return {**MAJORS, **{n: major for kind in kinds for n, major in EXTRA_MAJORS[kind].items()}}
 
 
 def choose_majors(in_use: dict[int, str], usual: Mapping[str, int] = MAJORS) -> dict[str, int]:
-    """Return driver -> major for the simulation; no driver of this host has these majors.
+    """Return the simulation's majors by driver; no driver of this host has these majors.
 
-    A simulated device node must never reach a real device. If the real module is loaded, or a
-    dynamic major is in use, another number is chosen.
+    A simulated device node must never reach a real device. So another number is chosen if the real
+    module is loaded, or a dynamic major is in use.
     """
     numbers: dict[int, int] = {}
     reserved = set(in_use) | set(usual.values())
@@ -138,7 +138,7 @@ def _majors(state: State) -> dict[str, int]:
 
 
 def drm_nodes(number: int) -> dict[str, int]:
-    """Return name -> minor of the DRM nodes of the GPU with this NVML index."""
+    """Return the minors of the DRM nodes of the GPU with this NVML index, by name."""
     card, render = FIRST_CARD + number, FIRST_RENDER + number
     return {f"card{card}": card, f"renderD{render}": render}
 
@@ -165,13 +165,13 @@ def device_files(state: State, groups: dict[str, int]) -> Iterator[DeviceFile]:
 
 
 def extras(state: State) -> dict[str, int]:
-    """Return kind -> count of this node's devices other than GPUs."""
+    """Return the counts of this node's devices other than GPUs, by kind."""
     records = state.find("extras")
     return {kind: int(count) for kind, count in records[0].fields.items()} if records else {}
 
 
 def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
-    """Create one device node, or the plain file that stands for it, unless the path exists."""
+    """Create a device node, or an empty file instead, unless the path exists."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         return
@@ -185,14 +185,14 @@ def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
 
 
 def remedy() -> str:
-    """Return what to do where the kernel refuses a node, a mount or a namespace."""
+    """Return the hint for a user if the kernel refuses a node, a mount or a namespace."""
     return "see `nvct sim check`" if os.geteuid() == 0 else "run as root"
 
 
 def node_refusal(folder: Path) -> OSError | None:
     """Return why no device node of the driver can be made in a folder, None if one can.
 
-    Containers allow those of a few drivers, e.g. /dev/null's, and no others.
+    Containers allow device nodes of a few drivers only, e.g. /dev/null's.
     """
     probe = folder / ".probe"
     try:
@@ -297,7 +297,7 @@ def mig_minors(gpus: int = MAX_GPUS) -> str:
 
 def _params() -> str:
     # The driver's default for ModifyDeviceFiles is 1. With 1, hooks of other toolkits mount a copy
-    # over this file in a container's own /proc. That fails: the simulated file is not in it.
+    # over this file in a container's own /proc, which fails, because /proc does not have the file.
     values = {
         "ResmanDebugLevel": 4294967295, "RmLogonRC": 1, "ModifyDeviceFiles": 0,
         "DeviceFileUID": 0, "DeviceFileGID": 0, "DeviceFileMode": 438,

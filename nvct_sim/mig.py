@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MIG instances in the state of a simulated node: placements, ids and capabilities.
 
-What is not possible raises UsageError.
+UsageError for an impossible change.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def add_instance(now: State, index: int, profile_name: str) -> tuple[int, int]:
     if not matches:
         names = ", ".join(p.fields["name"] for p in profiles)
         raise UsageError(
-            f"GPU {index} has no MIG profile {profile_name!r}", hint=f"one of {names}"
+            f"GPU {index} has no MIG profile {profile_name!r}", hint=f"use one of {names}"
         )
     profile = matches[0]
     if len(now.find("gi", gpu=index, profile=profile.fields["id"])) >= int(profile.fields["max"]):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a simulated node: MIG, health, faults, XIDs, processes, driver upgrades.
+"""Changes a simulated node: MIG, health, faults, XIDs, processes, driver upgrades.
 
 NVML calls can create and destroy MIG instances as well. Both ways keep state, capability files and
-device nodes consistent. A change of a GPU that the node does not have raises DocumentError,
-and one that is not possible UsageError.
+device nodes consistent. DocumentError if the node does not have the GPU, UsageError for an
+impossible change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PERCENTS = ("sm", "mem")
 
 
 def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
-    """Report an XID error of a GPU, or an instance (gi, ci), by NVML and the kernel's messages."""
+    """Report an XID of a GPU, or of an instance (gi, ci), by NVML and a kernel message."""
     _check(fields, EVENT_FIELDS)
     with state.change(node.state_file) as now:
         append_event(now, index, XID_EVENT, xid, fields)
@@ -48,9 +48,9 @@ def append_event(now: state.State, index: int, kind: int, data: int, fields: Fie
 
 
 def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
-    """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
+    """Append a driver's message such as `NVRM: Xid (PCI:0000:18:00): 79` to the node's kmsg.
 
-    `bus` is as NVML writes it, 00000000:18:00.0; `instance` has gi and ci, or nothing for the GPU.
+    `bus` has NVML's form, 00000000:18:00.0; `instance` has gi and ci, or is empty for the GPU.
     """
     address = bus.lower()[4:].partition(".")[0]
     for name, label in (("gi", "GPU-I"), ("ci", "GPU-CI")):
@@ -64,7 +64,7 @@ def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
 
 
 def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
-    """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`."""
+    """Make a process a user of a GPU: `memory` is in bytes, `sm` and `mem` in per cent."""
     _check(fields, PROCESS_FIELDS)
     with state.change(node.state_file) as now:
         now.gpu(index)
@@ -74,7 +74,7 @@ def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
 
 
 def end_process(node: Node, index: int, pid: int) -> None:
-    """Let a process use a GPU no more."""
+    """Remove a process from the users of a GPU."""
     with state.change(node.state_file) as now:
         if not now.remove("process", gpu=index, pid=pid):
             raise UsageError(f"GPU {index} has no process {pid}")
@@ -83,15 +83,15 @@ def end_process(node: Node, index: int, pid: int) -> None:
 def _check(fields: Fields, names: tuple[str, ...]) -> None:
     for name, text in fields.items():
         if name not in names:
-            raise UsageError(f"unknown field {name!r}", hint=f"one of {', '.join(names)}")
+            raise UsageError(f"unknown field {name!r}", hint=f"use one of {', '.join(names)}")
         if not (text.isascii() and text.isdecimal()):
-            raise UsageError(f"{text!r} is no number for {name}")
+            raise UsageError(f"{name} must be a number, not {text!r}")
         if name in PERCENTS and int(text) > 100:
-            raise UsageError(f"{name}={text} is too much", hint="100 at most")
+            raise UsageError(f"{name}={text} is too large", hint="use at most 100")
 
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
-NOT_LOADED = "none"  # In place of the version, in the state of a node without the driver's modules
+NOT_LOADED = "none"  # The driver's version in the state while the modules are not loaded
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
@@ -108,9 +108,9 @@ def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
 
 
 def reset_gpu(node: Node, index: int) -> None:
-    """Reset a GPU: what the driver counts since its start is 0 again, and what waits is done.
+    """Reset a GPU: its volatile counters are 0 again, and pending ECC and MIG modes take effect.
 
-    A MIG mode that is pending comes into force, which removes its MIG instances.
+    A change of the MIG mode removes the GPU's MIG instances.
     """
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
@@ -154,15 +154,15 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
         for key in fields:
             if key not in {*present, *state.NAMES}:
                 raise UsageError(
-                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(state.NAMES)}"
+                    f"a GPU has no field {key!r}", hint=f"use one of {', '.join(state.NAMES)}"
                 )
         changed = {key: state.value(key, str(value)) for key, value in fields.items()}
-        # The energy until now is that of the power until now.
+        # Count the energy until now with the former power.
         present.update({**state.energy(present, time.time()), **changed})
 
 
 def lose_gpu(node: Node, index: int) -> None:
-    """Let a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79."""
+    """Make a GPU fall off the bus: NVML calls on it fail, and NVML reports XID 79."""
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
         fields["lost"] = "1"
@@ -176,7 +176,7 @@ def restore_gpu(node: Node, index: int) -> None:
 
 
 def set_fault(node: Node, kind: str, seconds: int) -> None:
-    """Make every NVML call fail: "hang", "crash", or "hang-hard", which SIGKILL does not end."""
+    """Make every NVML call fail by "hang", "crash", or "hang-hard", which SIGKILL does not end."""
     with state.change(node.state_file) as now:
         now.remove("fault")
         if seconds:
@@ -191,7 +191,7 @@ def upgrade(node: Node, version: str) -> Node:
     new version.
     """
     if not tree.VERSION.fullmatch(version):
-        raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
+        raise UsageError(f"bad driver version {version!r}", hint="write it like 580.159.04")
     with tree.locked(node):
         return node if version == node.installed else _upgrade(node, version)
 
@@ -237,10 +237,10 @@ def unload_module(node: Node) -> None:
 
 
 def module_users(node: Node) -> list[str]:
-    """Return the processes that have NVML initialized, which holds the state's file open."""
+    """Return the processes with NVML initialized, which have the state's file open."""
     status, users = node.state_file.stat(), []
     for path in glob.iglob("/proc/[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             found = os.stat(path)
             is_same = found.st_dev == status.st_dev or package.STATE_LIBRARY in os.readlink(path)
             if found.st_ino == status.st_ino and is_same:
@@ -264,13 +264,15 @@ def reload_module(node: Node) -> None:
 
 def _index(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{text!r} is no number", hint="GPUs and instances are numbered from 0")
+        raise UsageError(
+            f"{text!r} is not a number", hint="GPUs and instances are numbered from 0"
+        )
     return int(text)
 
 
 def _seconds(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"{text!r} is no number of seconds", hint="0 ends a fault")
+        raise UsageError(f"{text!r} is not a number of seconds", hint="0 ends a fault")
     return int(text)
 
 
@@ -288,7 +290,9 @@ def _fields(words: tuple[str, ...]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     bad = [name for name, equals, _ in pairs if not (name and equals)]
     if bad or not pairs:
-        raise UsageError(f"{' '.join(words)!r} is no list of FIELD=VALUE", hint="as in temp=91")
+        raise UsageError(
+            f"{' '.join(words)!r} is not a list of FIELD=VALUE", hint="for example temp=91"
+        )
     return {name: value for name, _, value in pairs}
 
 
@@ -316,13 +320,13 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "reload": ("", reload_module),
     "unload": ("", unload_module),
 }
-"""Changes of `nvct sim set`: name -> (usage, function of a node and the arguments)."""
+"""Usage of each change of `nvct sim set`, and its function of a node and the arguments."""
 
 
 def check(name: str, words: Sequence[str]) -> None:
-    """Check that one of CHANGES has this number of arguments."""
+    """Raise UsageError for an unknown change, or a wrong number of arguments."""
     if name not in CHANGES:
-        raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
+        raise UsageError(f"unknown change {name!r}", hint=f"use one of {', '.join(CHANGES)}")
     usage, _ = CHANGES[name]
     expected = usage.split()
     required = [word for word in expected if not word.startswith("[")]

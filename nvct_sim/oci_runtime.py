@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A low-level runtime whose containers see the simulated node's part of /proc and /sys.
 
-A container has a /proc of its own PID namespace. A real module's files are in it; the simulated
-module's are not. This program adds a createContainer hook to config.json and executes runc or
+A container has a /proc of its own PID namespace, with the files of a real kernel module, but not
+of the simulated one. This program adds a createContainer hook to config.json and executes runc or
 crun. The hook binds the node's files into the container's mount namespace before pivot_root(2).
-Mounts in config.json do not work: runc refuses them inside /proc (libcontainer/rootfs_linux.go,
-checkProcMount).
+Mounts in config.json do not work, because runc refuses them inside /proc
+(libcontainer/rootfs_linux.go, checkProcMount).
 
 The program runs under -I -S: standard library and hot modules only.
 """
@@ -28,7 +28,7 @@ NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",
     "/sys/bus/pci/drivers", "/sys/kernel/iommu_groups", "/sys/module",
 )  # fmt: skip
-PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, which is not the real runtime's
+PROGRAMS = "/run/nvct-sim/bin"  # The folder of this program, where no real runtime is
 CODE = "import sys; sys.path[:0] = [{folder!r}]; from nvct_sim import {module}; {call}"
 """Runs under -I -S, so the code itself adds this package's folder to the module path."""
 HOOKS = ("hooks", "createContainer")
@@ -70,10 +70,7 @@ def find_runtime(name: str, folders: tuple[str, ...]) -> str:
 
 
 def add_hook(path: str, kernel: Kernel) -> None:
-    """Add the hook to a config.json, unless it has it or no mount namespace.
-
-    Raises BundleError.
-    """
+    """Add the hook to a config.json that has a mount namespace, but no hook yet; BundleError."""
     config = bundle.load(path)
     document = config.document
     kinds = [namespace.get("type") for namespace in config.objects(NAMESPACES)]

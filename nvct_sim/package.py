@@ -4,7 +4,7 @@
 Names, SONAMEs, dependencies, links and folders are those of Ubuntu's packages of drivers 580 to
 615 (tests/hosts/real), with additions from NVIDIA's archive. The files are small shared objects
 without code, except those that nvct_sim.native builds, such as the NVML library and nvidia-smi.
-The loaders of GLVND and OpenCL are included; the driver's packages depend on theirs.
+The loaders of GLVND and OpenCL are included, because the driver's packages depend on them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MERGED = ("bin", "sbin", "lib", "lib64")  # Folders that are links to those of /
 
 
 class Library(NamedTuple):
-    """One library of the package."""
+    """A library of the package."""
 
     name: str  # path below the library folder, up to ``.so``
     # rest of the SONAME after ``.so``, "V" for the driver version, None for no SONAME
     soname: str | None
     # rest of the file name after ``.so.``, "V" for the driver version, "" for none
     version: str = "V"
-    dev: bool = False  # whether there is a link that ends in ``.so``, for linking programs
+    dev: bool = False  # whether a link ends in ``.so``, for linking programs
     needed: tuple[str, ...] = ()  # DT_NEEDED without libc, "V" for the driver version
     since: int = 0  # the first driver branch with this library, 0 for all
 
@@ -111,7 +111,7 @@ exec </dev/null >/dev/null 2>&1
 trap 'kill $!; exit' INT TERM
 while :; do sleep 3600 & wait; done
 """
-"""A daemon that does nothing, under its script's name."""
+"""The end of a script that runs as a daemon and does nothing."""
 # From the packages nvidia-fabricmanager and libnvidia-nscq.
 SWITCH_LIBRARIES = (
     Library("libnvfm.so", ".1", "1"),
@@ -207,8 +207,8 @@ def install(
 ) -> None:
     """Install the user space of one driver version into a driver root.
 
-    The state file is hard-linked beside the NVML library; `native` has built programs and
-    libraries by name, None for stand-ins.
+    The state file is hard-linked beside the NVML library; `native` has the built programs and
+    libraries by name, None to install files without code.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays a script of changes to a simulated node: a rehearsal of a GPU that works, and fails.
+"""Plays a script of changes to a simulated node, for example a GPU that works and then fails.
 
-A script is TOML or YAML (tables of the same names)::
+A script is TOML, or YAML with the same keys::
 
     [[step]]
     at = 0                      # seconds since the start
@@ -10,7 +10,7 @@ A script is TOML or YAML (tables of the same names)::
 
     [[step]]
     at = 10
-    over = 30                   # from the value that it has, in a straight line
+    over = 30                   # seconds of a linear change from the current value
     gpu = 0
     set = {temp = 95}
 
@@ -18,7 +18,7 @@ A script is TOML or YAML (tables of the same names)::
     at = 45
     do = "xid 0 79"             # any change of `nvct sim set`
 
-All of a script is checked before anything is changed.
+The whole script is checked before the first change.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
-INTERVAL_S = 0.5  # Between two values of a line
+INTERVAL_S = 0.5  # Between two values of a linear change
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One change in a script."""
+    """A change in a script."""
 
     at_s: float  # seconds since the start
     change: tuple[str, ...]  # a name of node_changes.CHANGES and its arguments
@@ -54,7 +54,7 @@ class Step:
 
 
 def read(path: Path) -> tuple[Step, ...]:
-    """Return a script's steps, in the order of their times; DocumentError if the file is none."""
+    """Return a script's steps in the order of their times; DocumentError for another file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -62,10 +62,10 @@ def read(path: Path) -> tuple[Step, ...]:
         raise DocumentError(f"cannot read {path}: {reason}") from error
     document = _yaml(text, path) if path.suffix in (".yaml", ".yml") else _toml(text, path)
     if not isinstance(document, dict) or set(document) != {"step"}:
-        raise DocumentError(f"{path} is no script", hint="it has steps, [[step]], and no more")
+        raise DocumentError(f"{path} is not a script", hint="write [[step]] tables only")
     steps = document["step"]
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-        raise DocumentError(f"step in {path} is no list of tables", hint="write [[step]]")
+        raise DocumentError(f"step in {path} is not a list of tables", hint="write [[step]]")
     parsed = []
     for number, step in enumerate(steps, 1):
         try:
@@ -94,7 +94,7 @@ def play(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,  # seconds that do not go back
 ) -> None:
-    """Carry out all steps at their times; NvctError if a change fails: those before it stay."""
+    """Carry out all steps at their times; NvctError if a change fails, and former changes stay."""
     began = clock()
     starts: dict[int, Mapping[str, str]] = {}
     for at_s, number in _moments(steps):
@@ -111,7 +111,7 @@ def play(
 
 
 def _moments(steps: Sequence[Step]) -> list[tuple[float, int]]:
-    """Return seconds since the start, and the number of the step that has to be carried out."""
+    """Return times in seconds since the start, each with the number of the step to carry out."""
     moments = []
     for number, step in enumerate(steps):
         count = int(step.over_s / INTERVAL_S)
@@ -121,7 +121,7 @@ def _moments(steps: Sequence[Step]) -> list[tuple[float, int]]:
 
 
 def _words(step: Step, start: Mapping[str, str], part: float) -> list[str]:
-    """Return the arguments of a change, with the values of a line at a part of its way."""
+    """Return the arguments of a change, or of a part (0 to 1) of a linear change."""
     if part >= 1:
         return list(step.change[1:])
     index, *pairs = step.change[1:]
@@ -135,18 +135,23 @@ def _words(step: Step, start: Mapping[str, str], part: float) -> list[str]:
 def _step(step: Mapping[str, Any]) -> Step:
     unknown = sorted(map(str, set(step) - set(KEYS)))
     if unknown:
-        raise UsageError(f"unknown key {unknown[0]!r}", hint=f"one of {', '.join(KEYS)}")
+        raise UsageError(f"unknown key {unknown[0]!r}", hint=f"use one of {', '.join(KEYS)}")
     at_s, over_s = (_seconds(step.get(key, 0 if key == "over" else None), key)
                     for key in ("at", "over"))  # fmt: skip
     if "do" in step:
         if not isinstance(step["do"], str) or set(step) - {"at", "do"}:
-            raise UsageError("do is a text, and stands alone", hint='as do = "xid 0 79"')
+            raise UsageError(
+                "do must be a text, without keys except at", hint='for example do = "xid 0 79"'
+            )
         words = tuple(shlex.split(step["do"]))
         node_changes.check(words[0] if words else "", words[1:])
         return Step(at_s=at_s, change=words)
     fields = step.get("set")
     if not isinstance(fields, dict) or not fields or type(step.get("gpu")) is not int:
-        raise UsageError("neither do nor gpu and set", hint="as gpu = 0 and set = {temp = 91}")
+        raise UsageError(
+            "there is neither do nor gpu with set",
+            hint="for example gpu = 0 and set = {temp = 91}",
+        )
     for name, value in fields.items():
         _check_field(name, value, is_line=bool(over_s))
     pairs = [f"{name}={value}" for name, value in fields.items()]
@@ -155,17 +160,19 @@ def _step(step: Mapping[str, Any]) -> Step:
 
 def _check_field(name: str, value: object, *, is_line: bool) -> None:
     if name not in state.NAMES:
-        raise UsageError(f"a GPU has no field {name!r}", hint=f"one of {', '.join(state.NAMES)}")
+        raise UsageError(
+            f"a GPU has no field {name!r}", hint=f"use one of {', '.join(state.NAMES)}"
+        )
     if type(value) not in (int, str):
         raise UsageError(f"{name} must be a number or a word, not {value!r}")
     state.value(name, str(value))
     if is_line and name not in state.NUMBERS:
-        raise UsageError(f"{name} has no line of values", hint="leave over out")
+        raise UsageError(f"{name} cannot change linearly", hint="leave over out")
 
 
 def _seconds(value: object, key: str) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1e6:
-        raise UsageError(f"{key} must be a number of seconds", hint=f"as {key} = 10")
+        raise UsageError(f"{key} must be a number of seconds", hint=f"for example {key} = 10")
     return float(value)
 
 
@@ -173,7 +180,7 @@ def _toml(text: str, path: Path) -> object:
     try:
         return toml.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DocumentError(f"{path} is no TOML: {error}") from error
+        raise DocumentError(f"{path} is not TOML: {error}") from error
 
 
 def _yaml(text: str, path: Path) -> object:
@@ -185,4 +192,4 @@ def _yaml(text: str, path: Path) -> object:
         return yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())
-        raise DocumentError(f"{path} is no YAML: {problem}") from error
+        raise DocumentError(f"{path} is not YAML: {problem}") from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program `with-proc-modules COMMAND...`: /proc/modules of a node on a kernel that has none.
+"""Program `with-proc-modules COMMAND...`: a node's /proc/modules on a kernel that has none.
 
 A kernel built without modules has no such file, and a name that procfs lacks cannot be a mount
 point. The command gets a seccomp filter that sends each openat(2) to a supervisor in user space
@@ -35,7 +35,7 @@ NUMBER_AT, ARCHITECTURE_AT = 0, 4
 SET_MODE_FILTER, NEW_LISTENER, USER_NOTIF, ALLOW = 1, 8, 0x7FC00000, 0x7FFF0000
 CONTINUE, ADDFD_SEND = 1, 2
 RECV, SEND, ADDFD = 0xC0502100, 0xC0182101, 0x40182103
-NOTIFICATION = struct.Struct("QIIiIQ6Q")  # id, pid, flags, and of the call: number to arguments
+NOTIFICATION = struct.Struct("QIIiIQ6Q")  # id, pid, flags, and seccomp_data of the call
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def _serve(channel: socket.socket) -> None:
 
 
 def _has_users(listener: int) -> bool:
-    """Report whether a process with the filter is left: after the last, poll gives POLLHUP."""
+    """Report whether a process with the filter is left; after the last one, poll gives POLLHUP."""
     import select
 
     poll = select.poll()

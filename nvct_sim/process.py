@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start a program in a process that first prepares itself, as by mounts of its own."""
+"""Starts a program in a process that first runs a function, for example to make mounts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spawn(
     stdout: Stream = None,
     stderr: Stream = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program after prepare(), whose failure is a HostError; UsageError without it."""
+    """Start a program after prepare(); HostError if that fails, UsageError if the program does."""
     reader, writer = os.pipe()
 
     def child() -> None:

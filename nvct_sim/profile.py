@@ -18,12 +18,12 @@ GPUS_PER_BOARD = 8
 class NodeGpu:
     """A GPU of a node: its model, its position, and its initial MIG instances."""
 
-    model: dict[str, Any]  # a table of models.toml, whose head describes the members
+    model: dict[str, Any]  # a table of models.toml, which describes the keys
     bus: str
     minor: int
     mig: tuple[str, ...] | None  # profile names of the MIG instances; None if MIG mode is off
-    # NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs with a common
-    # prefix share the parts that the prefix names
+    # NUMA node, host bridge, upper and lower PCIe switch, such as `0/0/1/0`; GPUs share the parts
+    # of a common prefix
     path: str
     # peer of each NVLink: the index of a GPU, or `s` and the index of a switch
     links: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Profile:
     driver: str
     cuda: str
     gpus: tuple[NodeGpu, ...]
-    extras: dict[str, int]  # numbers of the devices other than GPUs; nodes.toml describes them
+    extras: dict[str, int]  # counts of devices other than GPUs, by the names in nodes.toml
 
 
 def _data(name: str) -> dict[str, Any]:
@@ -51,10 +51,10 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Profile:
-    """Return the profile of this name; UsageError if there is no such profile."""
+    """Return the profile with a name; UsageError if there is none."""
     nodes = _data("nodes.toml")
     if name not in nodes:
-        raise UsageError(f"unknown profile {name!r}", hint=f"one of {', '.join(nodes)}")
+        raise UsageError(f"unknown profile {name!r}", hint=f"use one of {', '.join(nodes)}")
     models, node = _data("models.toml"), nodes[name]
     extras = node.get("extras", {})
     gpus = sorted(_gpus(node), key=lambda gpu: str(gpu["bus"]))
@@ -85,7 +85,7 @@ def _repeated(gpu: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _path(gpu: dict[str, Any], index: int) -> str:
-    """Return a GPU's path, with a PCIe switch of its own if the profile names none."""
+    """Return a GPU's path; the GPU has its own PCIe switch if the profile names none."""
     bus = int(gpu["bus"].split(":")[1], 16)
     parts = gpu["path"].split("/") if "path" in gpu else ["0", str(bus >> 7)]
     return "/".join([*parts, str(index), "0"][:4])

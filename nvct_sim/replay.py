@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lay out a snapshot as a tree, and run discovery on it as on the recorded host.
+"""Lays out a snapshot as a tree, and runs discovery on the tree as on the recorded host.
 
-Contract: nothing of a snapshot is executed. Libraries are rebuilt from their recorded headers.
+Contract: nothing in a snapshot is executed. Libraries are rebuilt from their recorded headers.
 Device nodes are plain files; their numbers come from the snapshot. Output has the host's paths.
 """
 
@@ -55,9 +55,9 @@ class RecordedNvml:
     recorded: dict[str, Any]
 
     def report(self) -> NvmlReport:
-        """Return the recorded report; NvmlError if NVML failed there, or there is none."""
+        """Return the recorded report; NvmlError if NVML failed on the host, or was not asked."""
         if "report" not in self.recorded:
-            message, hint = self.recorded.get("error", ("the snapshot has no report of NVML", ""))
+            message, hint = self.recorded.get("error", ("the snapshot has no NVML report", ""))
             raise NvmlError(str(message), hint=str(hint))
         return _report(self.recorded["report"])
 
@@ -71,7 +71,7 @@ class Replay:
 
     @property
     def roots(self) -> Roots:
-        """The tree's folders that stand for the roots of the recorded host."""
+        """The tree's folders that stand for the recorded host's roots."""
         parts = {name: f"{self.tree}/{name}" for name in ("proc", "sys", "etc", "run")}
         return Roots(driver_root=f"{self.tree}/driver", dev_root=self.tree, **parts)
 
@@ -99,11 +99,11 @@ class Replay:
         return major, minor, mode, uid, gid
 
     def inventory(self, mode: str = "auto") -> Inventory:
-        """Return the inventory that discovery makes from the tree."""
+        """Return the inventory that discovery finds in the tree."""
         return modes.discover(mode, self.roots, self.options)
 
     def on_host(self, value: Value) -> Value:
-        """Return a string or JSON value with the host's paths in place of the tree's."""
+        """Return a string or JSON value with the host's paths instead of the tree's."""
         if isinstance(value, str):
             text: Any = value
             for tree_path, host_path in self._renamed():

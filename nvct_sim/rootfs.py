@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small root file system of this host's files, and whether containers can run here.
+"""Builds a small root file system from this host's files, and checks if containers can run here.
 
-It holds the usual parts of a GPU image: glibc with its loader and ldconfig, a shell (busybox,
+It has the usual parts of a GPU image: glibc with its loader and ldconfig, a shell (busybox,
 statically linked), /etc with users and an ld.so.cache, and empty mount points. Files are copied,
-never linked: programs in a container may write to them. What this host lacks raises
-ContainerNotPossibleError.
+never linked, because programs in a container may write to them. ContainerNotPossibleError if this
+host lacks something.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOLDERS = ("proc", "sys", "dev", "tmp", "run", "root", "var", "etc/ld.so.conf.d"
 
 
 def find_program(name: str, folders: Sequence[str] = DEFAULT_PATH_DIRS) -> Path | None:
-    """Return the first program of this name in the folders, None if there is none."""
+    """Return the first program with a name in the folders, None if there is none."""
     return next((Path(d, name) for d in folders if os.access(f"{d}/{name}", os.X_OK)), None)
 
 
@@ -75,12 +75,12 @@ def build_rootfs(folder: Path, *, programs: Sequence[str] = DEFAULT_PATH_DIRS) -
 
 
 def _libraries() -> Iterator[Path]:
-    """Yield the host's loader and C library, by the paths under which programs find them."""
+    """Yield the paths at which programs find the host's loader and C library."""
     machine = platform.machine()
     loader = Path(LOADERS.get(machine, "/nonexistent"))
     if not loader.exists():
         raise ContainerNotPossibleError(
-            f"this host has no glibc loader for {machine}", hint="a glibc distribution is needed"
+            f"this host has no glibc loader for {machine}", hint="use a distribution with glibc"
         )
     yield loader
     arch = MACHINES[machine]
@@ -130,7 +130,7 @@ def _needs_libraries(path: Path) -> bool:
 
 
 def _write_cache(folder: Path, libraries: Sequence[Path]) -> None:
-    """Write ld.so.cache: by ldconfig, as in real images, if it can chroot; else as data."""
+    """Write ld.so.cache by ldconfig, as in real images, if this is root; else without it."""
     ldconfig = folder / "usr/sbin/ldconfig"
     cache = folder / "etc/ld.so.cache"
     if os.geteuid() == 0 and ldconfig.exists():
@@ -160,7 +160,7 @@ def can_run_containers(
 
 
 def check(*, runtime: str = "runc", programs: Sequence[str] = DEFAULT_PATH_DIRS) -> None:
-    """Check that this machine has what a simulated node and its containers need."""
+    """Raise ContainerNotPossibleError if simulated nodes or their containers cannot run here."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
     held = int(line.split()[1], 16)
@@ -190,7 +190,7 @@ def _try_mounts() -> None:
             if refusal is not None:
                 raise HostError(
                     f"device nodes of the driver cannot be made: {refusal.strerror}",
-                    hint="the container or unit around this has to allow them (DeviceAllow=)",
+                    hint="allow them in the container or unit of this process (DeviceAllow=)",
                 )
 
         try:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill a simulated node's /run/nvct-sim: programs that show its driver to its containers.
+"""Fills a simulated node's /run/nvct-sim with programs that show its driver to its containers.
 
 ::
 
     bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct_sim.oci_runtime)
     bin/with-proc-modules COMMAND...    runs a command with /proc/modules (nvct_sim.proc_modules)
-    modules               the content of that file, for a kernel that has no /proc/modules
+    modules               the content of /proc/modules, for a kernel that has no such file
     proc, sys             file systems without the simulation on top
 
-The kernel mounts /proc or /sys for a user namespace only if an instance without locked mounts on
-top is visible (fs/namespace.c, mnt_already_visible). Rootless containers need the last line.
+Rootless containers need proc and sys: the kernel mounts /proc or /sys in a user namespace only if
+an instance without locked mounts on top is visible (fs/namespace.c, mnt_already_visible).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _write_program(path: Path, command: list[str]) -> None:
 
 
 def mirror(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:
-    """Make an entry of a folder appear in another: a link is copied, all else is bind-mounted."""
+    """Make an entry of a folder appear in another one: copy a link, bind-mount all else."""
     if entry.is_symlink():
         target.symlink_to(os.readlink(entry))
         return

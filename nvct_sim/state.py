@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a simulated node: one small file that the simulated NVML library reads.
 
-The file is also a library, ``libnvidia-simstate.so.<driver version>``. Discovery finds it by the
-rule for driver libraries, so it is mounted into containers beside that. Hence its format:
+The file is also a library, ``libnvidia-simstate.so.<driver version>``: discovery finds it by the
+rule for driver libraries, so that containers get it together with the NVML library. Its format:
 
 - bytes 0 to 8191: a shared object, padded with NUL;
-- then text, padded with NUL so that the file has exactly 262144 bytes. One record a line, fields
-  separated by TAB: a kind, then ``key=value`` pairs. A change keeps unknown fields.
-
-`value` computes the fields that move with time: counters, energy and what is measured.
+- then text, padded with NUL so that the file has exactly 262144 bytes. Each line is a record, with
+  fields separated by TAB: a kind, then ``key=value`` pairs. A change keeps unknown fields.
 
 The first record is ``nvct-sim 1 <generation>``, the last ``end <generation>``. Writers hold an
 exclusive flock and write in place, so that bind mounts of the file stay valid. A reader without
-the lock reads again if the two generations differ. What is no state, or does not fit into the
-file, raises DocumentError.
+the lock reads again if the two generations differ. DocumentError if a file is not a state, or a
+state does not fit into the file.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ Fields: TypeAlias = "dict[str, str]"
 
 @dataclass(slots=True)
 class Record:
-    """One line: its kind and its fields in order."""
+    """A line: its kind and its fields in order."""
 
     kind: str
     fields: Fields
@@ -67,7 +65,7 @@ class State:
         return [r for r in self.records if r.kind == kind and r.has(values)]
 
     def gpu(self, index: int) -> Record:
-        """Return the record of one GPU; DocumentError if there is no such GPU."""
+        """Return the record of a GPU; DocumentError if there is no such GPU."""
         for record in self.find("gpu", index=index):
             return record
         count = len(self.find("gpu"))
@@ -107,14 +105,14 @@ def render(state: State) -> bytes:
 
 
 def parse(data: bytes) -> State:
-    """Return the state that the text part of a file holds."""
+    """Return the state in the text part of a file."""
     text = data.split(b"\0", 1)[0].decode()
     # Not splitlines(), which also splits at other characters.
     lines = [line.split("\t") for line in text.removesuffix("\n").split("\n")]
     if len(lines) < 5 or lines[0][:2] != [MAGIC, FORMAT] or len(lines[0]) != 3:
-        raise DocumentError("not the state of a simulated node, or of another version")
+        raise DocumentError("not the state of a simulated node, or one of another version")
     if lines[-1] != ["end", lines[0][2]]:
-        raise DocumentError("the state of the simulated node is not whole")
+        raise DocumentError("the state of the simulated node is incomplete")
     single = {line[0]: line[1] for line in lines[1:4] if len(line) == 2}
     if set(single) != {"driver", "cuda", "tree"}:
         raise DocumentError("the state of the simulated node lacks driver, cuda or tree")
@@ -157,7 +155,7 @@ def change(path: Path) -> Iterator[State]:
         data = render(state).ljust(FILE_SIZE - ELF_SIZE, b"\0")
         before = os.fstat(file.fileno())
         os.pwrite(file.fileno(), data, ELF_SIZE)
-        # A driver's library does not change in place: file comparisons must not see a new mtime.
+        # A real library does not change in place: comparisons of files must not see a new mtime.
         os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
@@ -171,7 +169,7 @@ READ = (
     "power_usage", "memtemp", "smclock", "memclock", "pcie_tx", "pcie_rx",
     "pciewidth", "pciegen", "linksdown",
 )  # fmt: skip
-"""Numbers of a GPU: of its board, counters, and what is measured."""
+"""Numeric fields of a GPU: properties of the board, counters and measurements."""
 PERCENTS = (
     "util", "memutil", "encutil", "decutil", "gr_active", "sm_active", "sm_occupancy",
     "tensor_active", "dram_active", "fp64_active", "fp32_active", "fp16_active",
@@ -193,7 +191,7 @@ NAMES = (*NUMBERS, "throttle", "recovery", "hang")
 ENDED_BY_RESET = (
     "ecc_corrected", "ecc_uncorrected", "remap_pending", "retired_pending", "recovery", "hang",
 )  # fmt: skip
-"""Fields that a reset of the GPU sets back."""
+"""Fields that a reset of the GPU removes."""
 LIMIT = 1 << 63
 US = 1_000_000
 PERIOD_US = 1_000_000 * US
@@ -201,31 +199,33 @@ PERIOD_US = 1_000_000 * US
 
 
 def value(name: str, text: str) -> str:
-    """Return a field's value as the state has it; UsageError if the text is none."""
+    """Return the state's form of a field's value; UsageError if the text is not a value."""
     if name == "recovery":
         if text not in RECOVERY:
-            raise UsageError(f"{text!r} is no recovery", hint=f"one of {', '.join(RECOVERY)}")
+            raise UsageError(
+                f"{text!r} is not a recovery", hint=f"use one of {', '.join(RECOVERY)}"
+            )
         return str(RECOVERY.index(text))
     if name == "throttle":
         return str(_throttle(text))
     if name in (*NUMBERS, "hang") and not (text.isascii() and text.isdecimal()):
-        raise UsageError(f"{text!r} is no number for {name}")
+        raise UsageError(f"{name} must be a number, not {text!r}")
     if name == "hang":
         return str(int(time.time() * 1000) + 1000 * int(text))
     limit = 100 if name in PERCENTS else 1 if name in FLAGS else LIMIT
     if name in NUMBERS and int(text) > limit:
-        raise UsageError(f"{name}={text} is too much", hint=f"{limit} at most")
+        raise UsageError(f"{name}={text} is too large", hint=f"use at most {limit}")
     return text
 
 
 def power_mw(fields: Mapping[str, str]) -> int:
-    """Return the milliwatts that a GPU draws, as the simulated NVML does (native/nvml/power.c)."""
+    """Return a GPU's power in milliwatts, as the simulated NVML does (native/nvml/power.c)."""
     limit, load = int(fields.get("power", 0)), int(fields.get("util", 0))
     return int(fields.get("power_usage", limit // 10 + limit // 100 * load // 100 * 90))
 
 
 def energy(fields: Mapping[str, str], now_s: float) -> dict[str, str]:
-    """Return the fields of the energy that a GPU has used until now, in millijoules."""
+    """Return the fields for the energy that a GPU has used until now, in millijoules."""
     now_us = int(now_s * US)
     since = int(fields.get("energy_at", now_us // PERIOD_US * PERIOD_US))
     used = int(fields.get("energy", 0)) + (now_us - since) // 1000 * power_mw(fields) // 1000
@@ -237,8 +237,8 @@ def _throttle(text: str) -> int:
     for word in text.split("+"):
         if word not in THROTTLE:
             raise UsageError(
-                f"{word!r} is no reason that limits clocks",
-                hint=f"one or more with + of {', '.join(THROTTLE)}",
+                f"{word!r} is not a reason that limits clocks",
+                hint=f"use one of {', '.join(THROTTLE)}, or several with + between them",
             )
         bits |= THROTTLE[word]
     return bits

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write the simulated node's part of /sys: PCI devices with drivers, and kernel modules.
+"""Writes the simulated node's part of /sys: PCI devices with drivers, and kernel modules.
 
-The configuration space of a PCI device holds what programs parse: identity, base addresses, a
-terminated list of capabilities (PCI Local Bus 3.0, 6.7) and the list of extended capabilities (PCI
+The configuration space of a PCI device has the parts that programs parse: identity, base
+addresses, the list of capabilities (PCI Local Bus 3.0, 6.7) and that of extended capabilities (PCI
 Express Base, 7.6.3). The vendor-specific capability of a vGPU has the signature "VF", then records
-of number, length and data. Record 0 holds version and branch of the host's driver, 10 bytes each.
+of number, length and data. Record 0 has version and branch of the host's driver, 10 bytes each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESOURCES = 13  # six base addresses, the ROM, six of virtual functions
 # Command: memory, I/O, bus master, SERR. Status: the device has a list of capabilities.
 COMMAND, STATUS = 0x0406 | 0x0001, 0x0010
 POWER, MSI, EXPRESS, VENDOR, MSI_X = 0x60, 0x68, 0x78, 0xB4, 0xC8
-VGPU_VENDOR = 0xD4  # longer, so it is after the others
+VGPU_VENDOR = 0xD4  # after the others, because it is longer than VENDOR
 VENDOR_LENGTH = 20
 VGPU_SIGNATURE = b"VF"
 VGPU_TEXT = 10  # bytes of each text in a record
@@ -53,14 +53,14 @@ class Device:
     numa: int
     bar1: int  # size of the second base address in MiB, 0 for none
     generation: int
-    vgpu: tuple[str, str] | None = None  # for a vGPU, version and branch of the driver on its host
+    vgpu: tuple[str, str] | None = None  # of a vGPU: version and branch of the host's driver
 
     def regions(self) -> dict[int, tuple[int, int, int]]:
         """Return the address ranges: index -> (first address, size in bytes, kernel's flags)."""
         n = self.number
         ranges = {0: (FIRST_REGISTERS + n * 16 * MiB, 16 * MiB, MEMORY_32)}
         if self.bar1:
-            # Devices are twice the size apart: the second half is for range 3.
+            # Addresses of two devices differ by twice the size; the second half is for range 3.
             first = FIRST_MEMORY + n * 2 * self.bar1 * MiB
             ranges[1] = (first, self.bar1 * MiB, MEMORY_64_PREFETCHABLE)
             ranges[3] = (first + self.bar1 * MiB, 32 * MiB, MEMORY_64_PREFETCHABLE)
@@ -71,7 +71,7 @@ class Device:
 
     @property
     def is_vga(self) -> bool:
-        """Report whether the device can be the console: a board with outputs."""
+        """Whether the device can be the console, as a board with outputs can."""
         return self.kind >> 8 == 0x0300
 
 
@@ -136,7 +136,7 @@ def resource(device: Device) -> str:
 
 
 def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
-    """Return name -> text of a device's files, without the line end; processors are as `0-7`."""
+    """Return the text of a device's files by name, without line end; processors are like `0-7`."""
     speed = f"{SPEEDS[device.generation]} GT/s PCIe"
     ids = (device.vendor, device.device, device.subsystem_vendor, device.subsystem_device)
     vendor, number, sub_vendor, sub_device = ids
@@ -163,7 +163,7 @@ def attributes(device: Device, bus: str, processors: str) -> Mapping[str, str]:
 
 
 def near(numa: int, nodes: int, processors: int) -> range:
-    """Return this machine's processors that are near a NUMA node of the simulated node.
+    """Return the processors of this machine that belong to a NUMA node of the simulated node.
 
     This machine may have another number of NUMA nodes, so its processors are divided evenly.
     The NVML library has the same rule (topology.c).
@@ -191,7 +191,7 @@ def cpu_mask(processors: str) -> str:
 SWITCH_SUBSYSTEM_DEVICE = 0x1796
 FIRST_IOMMU_GROUP = 512  # above the groups of a host
 MODULE_SIZE = 0x10000
-# Module -> modules that use it, as `lsmod` shows them.
+# The modules that use each module, as `lsmod` shows them.
 MODULES = {
     "nvidia": ("nvidia_uvm", "nvidia_modeset"),
     "nvidia_modeset": ("nvidia_drm",),
@@ -287,7 +287,7 @@ def _link(path: Path, target: str) -> None:
 
 
 def modules(state: State) -> dict[str, tuple[str, ...]]:
-    """Return the node's modules: module -> modules that use it."""
+    """Return the node's modules, each with the modules that use it."""
     kinds = kernelfs.extras(state)
     extra = {n: () for kind, names in EXTRA_MODULES.items() if kinds.get(kind) for n in names}
     users = {"nvidia": MODULES["nvidia"] + tuple(n for n in extra if n.startswith("nvidia"))}
@@ -295,7 +295,7 @@ def modules(state: State) -> dict[str, tuple[str, ...]]:
 
 
 def _references(name: str, state: State) -> int:
-    """Return a module's reference count: its users, and the persistence daemon once per GPU."""
+    """Return a module's reference count: its users, for nvidia also the daemon once per GPU."""
     return len(modules(state)[name]) + (len(state.find("gpu")) if name == "nvidia" else 0)
 
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make, find and remove simulated nodes: a GPU node's files in one folder.
+"""Makes, finds and removes simulated nodes: a GPU node's files in one folder.
 
 ::
 
     <tree>/driver     driver root: the user space of the driver (nvct_sim.package)
-    <tree>/versions   copies of it by hard links, one for each version that was ever used
+    <tree>/versions   its copies by hard links, one for each version that was used
     <tree>/proc, sys, dev    files of the kernel (nvct_sim.kernelfs, nvct_sim.sysfs)
     <tree>/etc        files that this node adds to the host's /etc
     <tree>/mnt        empty; mount point of the private file systems of nvct_sim.attach
-    <tree>/kmsg       messages of the kernel about XIDs (nvct_sim.node_changes)
-    <tree>/state      the state (nvct_sim.state), hard link of a file in the driver root
+    <tree>/kmsg       kernel messages about XIDs (nvct_sim.node_changes)
+    <tree>/state      the state (nvct_sim.state), a hard link to a file in the driver root
     <tree>/node.json  description of the node; a folder with this file is a node
 
-A tree can be used as it is, with its folders as roots, or be mounted over a process's own view of
-this machine (nvct_sim.attach).
+A tree can be used directly, with its folders as roots, or be mounted over a process's view of this
+machine (nvct_sim.attach).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COPIED = (
     "name", "memory", "cc", "arch", "brand", "migcapable", "power", "temp", "vbios", "cores",
     "buswidth", "fan", "vgpuhost", "vgpubranch",
 )  # fmt: skip
-"""Members of a model that the state has under the same names."""
+"""Keys of a model that are copied into the state."""
 FORMAT = 1
 
 Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
@@ -68,37 +68,37 @@ class Node:
 
     @property
     def driver_root(self) -> Path:
-        """Return the root of the driver's user space."""
+        """The root of the driver's user space."""
         return self.tree / "driver"
 
     @property
     def library_dir(self) -> Path:
-        """Return the folder of the driver's libraries."""
+        """The folder of the driver's libraries."""
         return self.driver_root / package.library_dir(self.machine)
 
     @property
     def state_file(self) -> Path:
-        """Return the file that the simulated NVML library reads."""
+        """The file that the simulated NVML library reads."""
         return self.tree / "state"
 
     @property
     def proc(self) -> Path:
-        """Return the folder that stands for /proc."""
+        """The folder that stands for /proc."""
         return self.tree / "proc"
 
     @property
     def sys(self) -> Path:
-        """Return the folder that stands for /sys."""
+        """The folder that stands for /sys."""
         return self.tree / "sys"
 
     @property
     def dev(self) -> Path:
-        """Return the folder that stands for /dev."""
+        """The folder that stands for /dev."""
         return self.tree / "dev"
 
     @property
     def etc(self) -> Path:
-        """Return the folder of files that this node adds to the host's /etc."""
+        """The folder of files that this node adds to the host's /etc."""
         return self.tree / "etc"
 
     def state(self) -> state.State:
@@ -115,7 +115,7 @@ def default_base(env: Mapping[str, str], uid: int) -> Path:
 
 
 def gpu_uuid(name: str, index: int) -> str:
-    """Return the UUID of a node's GPU: the same for every node of this name."""
+    """Return the UUID of a node's GPU, which depends on the node's name alone."""
     return f"GPU-{uuid.uuid5(mig.NAMESPACE, f'{name}/{index}')}"
 
 
@@ -141,7 +141,7 @@ def create(
     built = _build(native_cache or base / ".native") if native else None
     try:
         base.mkdir(parents=True, exist_ok=True)
-        # Created aside, then renamed: a folder with a node's name is a complete node.
+        # Created aside, then renamed, so that a folder with a node's name is a complete node.
         with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=base) as folder:
             aside = Path(folder, name)
             aside.mkdir()
@@ -160,13 +160,13 @@ def _check(name: str, version: str, machine: str, *, native: bool) -> None:
     if not NAME.fullmatch(name):
         raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
     if not VERSION.fullmatch(version):
-        raise UsageError(f"bad driver version {version!r}", hint="as in 580.159.04")
+        raise UsageError(f"bad driver version {version!r}", hint="write it like 580.159.04")
     if machine not in MACHINES or machine == "i386":
         raise UsageError(f"cannot simulate a driver for machine {machine!r}")
     if native and machine != platform.machine():
         raise UsageError(
             f"NVML for {machine} cannot be built on {platform.machine()}",
-            hint="make the node without native parts",
+            hint="create the node with --plain",
         )
 
 
@@ -177,7 +177,7 @@ def _build(cache: Path) -> dict[str, Path]:
 
 
 def _real_nodes(folder: Path, nodes: Nodes) -> bool:
-    """Report whether to make device nodes, after an attempt to make one."""
+    """Report whether device nodes are to be made; HostError if required ones cannot be made."""
     if nodes == "plain":
         return False
     error = kernelfs.node_refusal(folder)
@@ -189,7 +189,7 @@ def _real_nodes(folder: Path, nodes: Nodes) -> bool:
 
 
 def first_state(name: str, node_profile: profile.Profile, version: str, tree: Path) -> state.State:
-    """Return the initial state of a new node of this profile."""
+    """Return the initial state of a new node with this profile."""
     first = state.State(1, version, node_profile.cuda, str(tree))
     aliases = _read(f"/lib/modules/{platform.release()}/modules.alias")
     used_majors = kernelfs.modules_majors(aliases) | kernelfs.host_majors(_read("/proc/devices"))
@@ -288,7 +288,7 @@ def _read(path: str) -> str:
 
 
 def groups() -> dict[str, int]:
-    """Return name -> id of this host's groups, for the owners of DRM nodes."""
+    """Return the id of each of this host's groups, by name, for the owners of DRM nodes."""
     fields = (line.split(":") for line in _read("/etc/group").splitlines())
     return {f[0]: int(f[2]) for f in fields if len(f) > 2 and f[2].isdigit()}
 
@@ -304,25 +304,25 @@ def save(node: Node) -> None:
 
 
 def load(tree: Path) -> Node:
-    """Return the node in a folder; UsageError or DocumentError if it is none, or damaged."""
+    """Return the node in a folder; UsageError if there is none, DocumentError if it is damaged."""
     path = tree / NODE_FILE
     try:
         content = json.loads(path.read_text())
         if content.pop("nvct-sim") != FORMAT:
             raise DocumentError(
-                f"{path} is of another version", hint="destroy and create the node"
+                f"{path} is from another version", hint="destroy the node and create it again"
             )
         return Node(tree=tree.absolute(), **content)
     except OSError as error:
         raise UsageError(
-            f"no simulated node at {tree}", hint="`nvct sim list` shows those there are"
+            f"no simulated node at {tree}", hint="`nvct sim list` lists the nodes"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is damaged: {error}") from error
 
 
 def find(base: Path, name: str) -> Node:
-    """Return the node of this name below base."""
+    """Return the node with a name below base; UsageError if there is none."""
     if not NAME.fullmatch(name):
         raise UsageError(f"bad node name {name!r}", hint="use a-z, 0-9, dot and dash")
     return load(base / name)
@@ -339,7 +339,7 @@ def list_nodes(base: Path) -> list[Node]:
 
 
 def destroy(node: Node) -> None:
-    """Remove a node and all its files; HostError if one stays, such as a mount point."""
+    """Remove a node and all its files; HostError if a file, such as a mount point, stays."""
     aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
     try:
         node.tree.rename(aside)  # no longer a node from here on, even if the rest fails

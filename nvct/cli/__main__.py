@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 OPTIONS = "NVIDIA_CTK_"  # Prefix of the environment variables that set options
-GARBAGE = 50_000  # Objects between two searches, so many that only a program that runs on searches
+GARBAGE = 50_000  # New objects between two garbage collections; only long runs get there
 
 
 def main() -> None:
     """Run the program that the first argument names."""
-    # Searches for cycles of objects, most of all the one as Python ends, take 17 % of --help.
+    # Garbage collection, above all the one at exit, takes 17 % of the time of --help.
     gc.set_threshold(GARBAGE)
     try:
         _run(sys.argv.pop(1))

@@ -22,15 +22,15 @@ from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
 
 PYTHON = (3, 11)
-RELEASE_S = 10  # How long an agent may take to let go of the driver
+RELEASE_S = 10  # Limit for an agent to close the driver
 WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"
-"""In a folder that two containers of a pod share, and nobody else."""
+"""Its folder is shared by two containers of a pod alone."""
 
 
 def log_options(command: Command) -> Command:
-    """Add the options of the log, which all programs of the agent have."""
+    """Add the options of the log, which all programs of the agent have, to a command."""
     for name, env, choices, text in (
-        ("--log-format", logs.FORMAT_ENV, logs.FORMATS, "A line of text or of JSON per event."),
+        ("--log-format", logs.FORMAT_ENV, logs.FORMATS, "A line of text or JSON for each event."),
         ("--log-level", logs.LEVEL_ENV, logs.LEVELS, "The lowest level that is logged."),
     ):
         default = getattr(logs.Log(), "form" if name == "--log-format" else "level")
@@ -45,25 +45,25 @@ def log_options(command: Command) -> Command:
 @words("--tasks", env=TASKS_ENV, text=f"The tasks to run.  [default: {','.join(DEFAULT)}]")
 @click.option(
     "--listen", metavar="ADDRESS", envvar=LISTEN_ENV,
-    help="Serve /status, /metrics, /healthz, /livez and /readyz by HTTP, as :9400 or "
+    help="Serve /status, /metrics, /healthz, /livez and /readyz by HTTP here, such as :9400 or "
     "127.0.0.1:9400.  [default: no port]",
 )  # fmt: skip
 @click.option(
     "--worker", metavar="SOCKET", envvar=WORKER_ENV,
-    help="Where `nvct agent worker` listens.  [default: NVML in a process of the agent's own]",
+    help="Socket of `nvct agent worker`.  [default: NVML in a process of the agent's own]",
 )  # fmt: skip
 @log_options
 @click.option("--status", "shows_status", is_flag=True, help="Print /status of this node's agent.")
 @click.option(
     "--ready", "asks_ready", is_flag=True,
-    help="Exit with 1 and print why, unless the agent of this host serves the node.",
+    help="Exit with 1 and print why if this host's agent does not serve the node.",
 )  # fmt: skip
 @click.option(
     "--leave", "leaves", is_flag=True,
-    help="End the service of this node's agent and remove what it wrote; for uninstallation.",
+    help="Stop this node's agent and remove what it wrote, for uninstallation.",
 )  # fmt: skip
 @click.option("--host-root", default="/", show_default=True, envvar="HOST_ROOT_MOUNT",
-              help="The host's root as a path of this process, for --leave.")  # fmt: skip
+              help="For --leave: the host's root, as this process sees it.")  # fmt: skip
 @click.pass_context
 def agent(
     ctx: click.Context,
@@ -80,10 +80,10 @@ def agent(
 ) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install '.[agent]'` in a checkout.
 
-    Tasks: condition writes a condition of this Node, config-manager chooses its config file,
+    Tasks: condition writes a condition of this Node, config-manager chooses the config file,
     device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation (with
     both, the Node's label nvct.dev/resources chooses: classic or dra), exporter serves metrics of
-    GPUs, heal heals GPUs that fail as far as NVCT_REMEDIATION allows, labels writes labels of this
+    GPUs, heal heals failed GPUs as far as NVCT_REMEDIATION allows, labels writes labels of this
     Node, mig-manager makes the MIG devices that a label names.
     A task takes its settings from the environment variables of NVIDIA's program (config-manager,
     nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter, gpu-feature-discovery,
@@ -114,7 +114,7 @@ def agent(
 
 @agent.command("worker")
 @click.option("--socket", envvar=WORKER_ENV, default=WORKER_SOCKET, show_default=True,
-              help="Where to listen.")  # fmt: skip
+              help="The socket to listen on.")  # fmt: skip
 @click.option("--driver-root", envvar="DRIVER_ROOT_CTR_PATH", default="/driver-root",
               show_default=True, help="The driver's root in this container.")  # fmt: skip
 @log_options
@@ -130,26 +130,26 @@ def worker_command(*, socket: str, driver_root: str, log_level: str, log_format:
 
 @agent.command("release")
 @click.option("--limit", "minutes", type=click.IntRange(1, 1440), default=30, show_default=True,
-              help="Minutes after which this ends by itself.")  # fmt: skip
+              help="Minutes after which the agent uses the driver again.")  # fmt: skip
 def release_command(*, minutes: int) -> None:
-    """Have this node's agent let go of the driver, which can be replaced then.
+    """Make this node's agent close the driver, so that it can be replaced.
 
-    Pods that run stay; the kubelet is offered no healthy device until `nvct agent resume`.
+    Running pods stay; the kubelet is offered no healthy device until `nvct agent resume`.
     """
     from nvct.agent.nvml import release
 
     release.request(60 * minutes, instance.FOLDER)
     say(_released())
-    say(f"this ends by itself in {minutes} min; `nvct agent resume` ends it before")
+    say(f"the release ends after {minutes} min, or by `nvct agent resume`")
 
 
 @agent.command("resume")
 def resume_command() -> None:
-    """Have this node's agent use the driver again: the end of `nvct agent release`."""
+    """Make this node's agent use the driver again, after `nvct agent release`."""
     from nvct.agent.nvml import release
 
     if not release.withdraw(instance.FOLDER):
-        say("nothing was released by `nvct agent release`")
+        say("there is nothing to resume: `nvct agent release` did not run, or its time is over")
         return
     user = "this node's agent uses the driver as soon as one is loaded"
     try:
@@ -160,7 +160,10 @@ def resume_command() -> None:
 
 
 def _released() -> str:
-    """Wait until the agent has let go of the driver; return that as a sentence."""
+    """Wait until the agent has closed the driver, and return a sentence that says so.
+
+    HostError if it still uses the driver after RELEASE_S, or does not answer.
+    """
     nvml: Mapping[str, Any] = {}
     end = time.monotonic() + RELEASE_S
     while time.monotonic() < end:
@@ -168,21 +171,21 @@ def _released() -> str:
             nvml = instance.status()["nvml"]
         except HostError as error:
             if isinstance(error.__cause__, (FileNotFoundError, ConnectionRefusedError)):
-                return "no agent serves this node; one that starts leaves the driver alone"
+                return "no agent serves this node; one that starts now leaves the driver alone"
             raise
         if nvml["state"] == "released":
-            return "the agent of this node has nothing of the driver open"
+            return "the agent of this node has closed the driver"
         time.sleep(0.1)
     raise HostError(
         f"the agent still uses the driver after {RELEASE_S} s: NVML {nvml['state']}",
-        hint="its log says why; `nvct agent resume` takes the request back",
+        hint="its log says why; `nvct agent resume` withdraws the request",
     )
 
 
 def _become(
     module: str, words: tuple[str, ...], settings: Mapping[str, str | None], *, needs: str
 ) -> NoReturn:
-    """Run a module as a process of its own, free of the command line's memory."""
+    """Replace this process by a module, which needs none of the command line's memory."""
     if sys.version_info < PYTHON:
         raise HostError("the agent needs Python 3.11 or newer")
     from importlib import util
@@ -203,6 +206,6 @@ def _check_ready(answer: Mapping[str, Any]) -> None:
     try:
         reason = status.why_not_ready(answer, os.uname().nodename)
     except agent_status.MALFORMED as error:
-        raise HostError("what answers for this node's agent gives no /status of it") from error
+        raise HostError("the answer of this node's agent is not a /status") from error
     if reason:
         raise HostError(reason)

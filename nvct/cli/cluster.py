@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct cluster, convert; and the GPUs that a pod has or waits for, by the API server."""
+"""Commands: nvct cluster, convert; and nvct explain for a pod, by the API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # of the extra `agent`, which packages lack
 
 HEADER = ("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")
 DOMAIN, VENDOR = "nvidia.com/", "NVIDIA-"
-"""Left out of the table, for a terminal's width; --json has them."""
+"""Prefixes that the table leaves out, to fit a terminal; --json has them."""
 KUBECONFIG = click.option(
     "--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE",
     help="Access to the cluster.  [default: this pod's service account, or ~/.kube/config]",
@@ -97,7 +97,7 @@ def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
-    """Connect as `connect` does, for what an admin asks: the agent's account may not.
+    """Connect as `connect` does, for requests that an admin may make, but not the agent.
 
     ClusterError if the API server refuses, or does not answer.
     """
@@ -127,9 +127,9 @@ def connect(kubeconfig: str) -> Cluster:
 
 SHOWN = 8  # Devices and nodes of a list; --json has all
 OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
-"""A remedy with it sends the reader to what is printed already."""
+"""Remedies that name this command are left out: its output is being printed."""
 ENDED = ("Succeeded", "Failed")
-RULED_OUT = "its node, its GPU's other MIG devices or another request may rule a free one out"
+RULED_OUT = "a free one can be ruled out by its node, its GPU's MIG devices or another request"
 
 
 def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
@@ -182,7 +182,7 @@ def _resource(report: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
     if is_placed:
         return
     for request in report["requests"]:
-        of_class = f"devices of class {request['class']} are given for it, too (DRA)"
+        of_class = f"devices of class {request['class']} satisfy it, too (DRA)"
         yield f"    {of_class}: {_counts(request)}"
     if not report["nodes"] and not report["classes"]:
         yield f"    no node offers {report['resource']}: its device plugin does not run"
@@ -193,7 +193,7 @@ def _resource(report: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
         lost = node["capacity"] - node["offered"]
         unhealthy = f"; {lost} more are unhealthy" if lost > 0 else ""
         few = (
-            "" if node["free"] < report["count"] else "; enough are free: other rules keep it away"
+            "" if node["free"] < report["count"] else "; enough are free: other rules keep it out"
         )
         yield f"    node {node['node']} has {node['offered']}, {taken} taken{by}{unhealthy}{few}"
     yield from _more(report["nodes"], "nodes")
@@ -204,9 +204,9 @@ def _claim(report: dict[str, Any], phase: str) -> Iterator[str]:
         if not report["claim"]:
             why = "Kubernetes has not made it; does the template exist?"
         elif phase in ENDED:
-            why = "it is gone, as claims of a template are when the pod has ended"
+            why = "it was deleted when the pod ended, as claims of a template are"
         else:
-            why = "it does not exist, or may not be read"
+            why = "it does not exist, or you may not read it"
         yield f"  claim {report['missing']}: {why}"
         return
     yield f"  claim {report['claim']}: {report['state']}"
@@ -278,16 +278,17 @@ def _more(found: list[Any], what: str) -> Iterator[str]:
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="[values] FILE")
 @click.option("--claims", is_flag=True,
-              help="Ask by ResourceClaims (DRA) in place of limits.")  # fmt: skip
+              help="Request GPUs by ResourceClaims (DRA) instead of limits.")  # fmt: skip
 def convert(*, words: Sequence[str], claims: bool) -> None:
-    """Turn manifests of NVIDIA's Kubernetes 1.9 into manifests of today; explain each change.
+    """Convert manifests for NVIDIA's Kubernetes 1.9 into current ones; explain each change.
 
-    FILE has pods, or objects that make pods; - is stdin. The manifests go to stdout, without
-    their comments; what was changed goes to stderr. With --claims, limits of nvidia.com/gpu and
-    nvidia.com/mig-* become ResourceClaims, and conditions on labels of GPUs conditions of these.
+    FILE has pods, or objects that create pods; - is stdin. The manifests go to stdout, without
+    their comments; the changes are listed on stderr. With --claims, limits of nvidia.com/gpu and
+    nvidia.com/mig-* become ResourceClaims, and conditions on GPU labels become their selectors.
 
     With values, FILE has Helm values for NVIDIA's GPU operator, device plugin, dcgm-exporter or
-    DRA driver. Those of nvct's chart go to stdout; what has another name or no effect, to stderr.
+    DRA driver. The values for nvct's chart go to stdout; those with another name or without effect
+    are listed on stderr.
 
     Example: nvct convert gpu-pod.yml | kubectl create -f -
     """
@@ -296,7 +297,7 @@ def convert(*, words: Sequence[str], claims: bool) -> None:
 
     file = words[-1]
     if words[:-1] not in ((), ("values",)) or (claims and len(words) > 1):
-        raise click.UsageError("give FILE, or the word values and FILE, without --claims")
+        raise click.UsageError("give FILE, or values FILE without --claims")
     documents = manifest_file.load_all("/dev/stdin" if file == "-" else file)
     if len(words) > 1:
         values = documents or [{}]  # helm prints null for a release without values

@@ -20,7 +20,7 @@ from nvct.linux.files import write_atomic
 from nvct.linux.folders import make_folders, missing_folders
 
 OUTPUT = click.option("--output", "-o", default="", metavar="FILE",
-                      help="Write it there.  [default: standard output]")  # fmt: skip
+                      help="Write to FILE.  [default: standard output]")  # fmt: skip
 MODE = 0o644
 WIDTH = 66  # columns before the origin of a value
 
@@ -29,7 +29,7 @@ WIDTH = 66  # columns before the origin of a value
 @click.option("--config-file", "--config", "-c", "file", default="", metavar="FILE",
               help="The config.toml to read.  [default: the one in force]")  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="KEY[=VALUE]",
-              help="Set a key; lists with ':' or ','. May be repeated.")  # fmt: skip
+              help="Set a key; ':' or ',' separates a list. Can be repeated.")  # fmt: skip
 @click.option("--set-list-separator", "separator", default=":", hidden=True)
 @click.option("--in-place", "-i", is_flag=True, help="Write the file that was read.")
 @OUTPUT
@@ -56,7 +56,7 @@ def config(
     if in_place and output:
         raise UsageError("--in-place and --output exclude each other", hint="choose one")
     if not separator:
-        raise UsageError("--set-list-separator is empty", hint="leave it out: it is a colon")
+        raise UsageError("--set-list-separator is empty", hint="leave it out for a colon")
     path = file or _config_path()
     old_text = _text(path)
     changes = editing.parse(settings, separator)
@@ -74,7 +74,7 @@ def config(
 @config.command("default", cls=GoStyle)
 @OUTPUT
 def default(*, output: str) -> None:
-    """Print the config.toml that a node starts with."""
+    """Print the default config.toml."""
     if output:
         _write(output, DEFAULT_TEXT)
     else:
@@ -127,7 +127,7 @@ def _why(path: str, settings: Config) -> str:
     if os.environ.get(paths.CONFIG_ENV) == path:
         return f"{path}, which {paths.CONFIG_ENV} names"
     if path != paths.CONFIG_FILE and os.environ.get("XDG_CONFIG_HOME"):
-        return f"{path}, which XDG_CONFIG_HOME leads to"
+        return f"{path}, by XDG_CONFIG_HOME"
     return path
 
 
@@ -139,7 +139,6 @@ def _origin(text: str, path: str, key: str, settings: Config) -> str:
 
 
 def _toml(name: str, value: object) -> str:
-    """Return a value as TOML."""
     if name in load.COMMA_LISTS and isinstance(value, tuple):
         value = ",".join(value)
     return value_text(value)

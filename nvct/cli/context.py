@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by commands, without the command line library: messages and config.toml in force."""
+"""Messages and the settings in force, for commands with or without the command line library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def warn(texts: Iterable[str]) -> None:
 
 
 def tell(*lines: str) -> None:
-    """Print lines to stdout; names of others have no effect on a terminal, and stay on a line."""
+    """Print lines to stdout, with their control characters escaped."""
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 

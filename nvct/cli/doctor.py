@@ -32,21 +32,22 @@ from nvct.host.nvml.session import close_shared
 
 PAGE = "docs/doctor.md"  # Has a section for each check
 PATIENCE_S = 4.0
-WAITS = "the driver has not answered yet: it is waited for a minute at most"
+WAITS = "the driver has not answered yet; waiting, for a minute at most"
 UNSEEN = "?"  # The mark of a check that could not see everything, and found no fault
 
 
 @click.command(cls=GoStyle)
-@words("--only", text="Names of checks; all of them if none is named.")
-@click.option("--security", is_flag=True, help="Only what protects this host from others.")
-@click.option("--image", metavar="FOLDER", help="An unpacked image: has it what the driver needs?")
-@click.option("--fix", is_flag=True, help="Mend what was found: all of it, or nothing.")
-@click.option("--undo", is_flag=True, help="Take back the last --fix.")
+@words("--only", text="Names of the checks to run.  [default: all]")
+@click.option("--security", is_flag=True, help="Only checks of this host's protection.")
+@click.option("--image", metavar="FOLDER",
+              help="Also check an unpacked image for what the driver needs.")  # fmt: skip
+@click.option("--fix", is_flag=True, help="Mend all faults that nvct can mend, or change nothing.")
+@click.option("--undo", is_flag=True, help="Undo the last --fix.")
 @click.option(
     "--dry-run", is_flag=True, help="With --fix or --undo: print the plan; change nothing."
 )
 @click.option("--state-dir", envvar="NVCT_STATE_DIR",
-              help="Where --fix keeps what was there before.  "
+              help="Folder where --fix keeps the former state.  "
               "[default: /var/lib/nvct/doctor; of users: below ~]")  # fmt: skip
 @click.option(
     "--bundle", metavar="FILE", help="Write an archive for a bug report, without secrets."
@@ -66,9 +67,9 @@ def doctor(
 ) -> None:
     """Find out why containers of this host get no GPU; exit with 1 if something is wrong.
 
-    Each check asks one question about this host. What is wrong is shown with what was seen and
-    what to do; --json adds the reason. A user other than root does not see everything. More is in
-    docs/doctor.md and docs/reasons.md, which packages have in /usr/share/doc/nvct-base.
+    Each check asks one question about this host. A fault is shown with its evidence and what to
+    do; --json adds the reason. Only root sees everything. docs/doctor.md and docs/reasons.md (in
+    packages: /usr/share/doc/nvct-base) describe checks and reasons.
 
     Example: sudo nvct doctor
     """
@@ -76,7 +77,7 @@ def doctor(
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
     if undo and (only or security or image or bundle or form != "text"):
-        raise UsageError("--undo takes back all of the last --fix", hint="nvct doctor --undo")
+        raise UsageError("--undo takes no options but --dry-run", hint="nvct doctor --undo")
     folder = _unpacked(image)
     node = node_of_host(folder)
     if undo:
@@ -111,11 +112,11 @@ def _unpacked(image: str | None) -> str:
 
 
 def _look(chosen: Sequence[Check], node: Node) -> list[Part]:
-    """Run the checks; say what is waited for if that takes long, as it does where NVML hangs."""
+    """Run the checks; print a line if they take long, as if NVML hangs."""
     context = click.get_current_context()
 
     def tell() -> None:
-        with context.scope(cleanup=False):  # --quiet is not known to another thread
+        with context.scope(cleanup=False):  # makes --quiet known to the timer's thread
             say(WAITS)
 
     waits = Timer(PATIENCE_S, tell)
@@ -138,7 +139,7 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
 
 
 def node_of_host(image: str = "") -> Node:
-    """Return this host for the checks; a config.toml that cannot be read is for them to tell.
+    """Return this host for the checks, which also report a config.toml that cannot be read.
 
     `image` is the folder of an unpacked image, "" for none.
     """
@@ -160,7 +161,6 @@ def node_of_host(image: str = "") -> Node:
 
 
 def _save(path: str, node: Node, parts: Sequence[Part]) -> None:
-    """Write the archive of --bundle."""
     documents: dict[str, Any] = {
         "doctor.json": _documents(parts),
         "engines.json": [document(status) for status in node.statuses],
@@ -168,21 +168,21 @@ def _save(path: str, node: Node, parts: Sequence[Part]) -> None:
     }
     found = (finding.reason for part in parts for finding in part.findings)
     bundle.save(path, node, documents, hangs=Reason.NvmlHung in found)
-    say(f"wrote {path}: read it before you send it; `nvct sim replay` works on it")
+    say(f"wrote {path}: read it before you send it; `nvct sim replay` can replay it")
 
 
 def text(parts: Sequence[Part], *, is_root: bool, width: int) -> Iterator[str]:
-    """Yield the lines: one for each check, more for what is wrong, and the sum."""
+    """Yield the lines: one for each check, more for its faults, and a summary."""
     name_width = max((len(part.name) for part in parts), default=0)
     for part in parts:
         mark = _mark(part)
         head = f"{mark:<5}{part.name:<{name_width}}  "
         yield from _shown(_lines(part), head, mark, at=0, width=width, hang=2)
     dim = sum(_mark(part) == UNSEEN for part in parts)
-    unseen = f", {dim} not seen in full" if dim else ""
+    unseen = f", {dim} incomplete" if dim else ""
     wrong = _count_wrong(parts) or "none"
     yield ""
-    yield f"{count(len(parts), 'check')}, {wrong} with something to mend{unseen}"
+    yield f"{count(len(parts), 'check')}, {wrong} with a fault{unseen}"
     if not is_root:
         yield "Only root sees everything: run it with sudo."
 
@@ -208,7 +208,7 @@ def _mark(part: Part) -> str:
 
 
 def _lines(part: Part) -> Iterator[str]:
-    """Yield a part's lines, and what to do: after the last of the lines that need the same."""
+    """Yield a part's lines, and each remedy after the last of the lines that it mends."""
     remedies = {one.evidence: one.to_dict()["remedy"] for one in part.findings if one.is_fault}
     told: list[str] = []
     waiting = ""
@@ -255,7 +255,7 @@ def status(*, form: str) -> None:
 
 
 def _status_text(parts: Sequence[Part], width: int) -> Iterator[str]:
-    """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
+    """Yield the lines of a table; `width` is the terminal's, 0 for no limit."""
     for part in parts:
         mark, name = MARKS[part.health], f"{part.name:<8} "
         yield from _shown(part.lines, f"{name}{mark:<5} ", mark, at=len(name), width=width)
@@ -264,7 +264,7 @@ def _status_text(parts: Sequence[Part], width: int) -> Iterator[str]:
 def _mend(
     node: Node, parts: Sequence[Part], folder: str | None, *, dry_run: bool
 ) -> tuple[bool, bool]:
-    """Print the plan that mends what is wrong, and carry it out.
+    """Print the plan that mends the faults, and carry it out unless this is a dry run.
 
     Returns:
         Whether the host has to be checked again, and whether a step failed.
@@ -284,13 +284,13 @@ def _mend(
         for line in list(mends.lines(mend, host)) or ["changes nothing"]:
             _say(f"  {line}")
     if not planned:
-        _say("nothing that a command of nvct mends")
+        _say("nothing that nvct can mend")
     if dry_run or not planned:
         return False, False
-    close_shared()  # NVML lists the GPUs that it found when it was loaded
+    close_shared()  # NVML lists only the GPUs that it found when it was loaded
     is_done = _transaction(node, folder).carry_out([mends.step(mend, host) for mend in planned])
     if is_done:
-        _say("done: `nvct doctor --undo` takes it back")
+        _say("done: `nvct doctor --undo` undoes it")
     return True, not is_done
 
 

@@ -38,19 +38,19 @@ def run(name: str, call: Callable[[], int | None]) -> NoReturn:
             _bug(name, error)
         else:
             full = HostError(
-                f"the output cannot be written: {error.strerror}", hint="make room where it goes"
+                f"the output cannot be written: {error.strerror}", hint="free space for it"
             )
             _say(line(name, full))
         status = 1
     except Exception as error:
         _bug(name, error)
         status = 1
-    _drop_what_cannot_be_written()
+    _drop_unwritable_output()
     sys.exit(status or 0)
 
 
-def _drop_what_cannot_be_written() -> None:
-    """Have Python's own flush as it ends succeed: it would say more, and change the status."""
+def _drop_unwritable_output() -> None:
+    """Let Python's flush at exit succeed: if it failed, it would print more, and set a status."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvct explain. Options, call and print; `explanation` has the logic."""
+"""Command: nvct explain. Options, call and print; `nvct.doctor.explanation` has the logic."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
               help="Same, as an annotation.")  # fmt: skip
 @click.option("--mount", "mounts", multiple=True, metavar="DEST",
               help=f"Same, as a mount of /dev/null below {paths.VOLUME_MOUNT_ROOT}.")  # fmt: skip
-@click.option("--privileged", is_flag=True, help="Same, of a container with CAP_SYS_ADMIN.")
+@click.option("--privileged", is_flag=True, help="Same, for a container with CAP_SYS_ADMIN.")
 @click.option("--program", type=click.Choice(paths.SHIM_PROGRAMS), default=paths.SHIM_PROGRAM,
               show_default=True, help="The runtime that the engine calls.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="List all that would be injected.")
-@click.option("--namespace", "-n", default="", help="The pod's, in the cluster of --kubeconfig.")
+@click.option("--namespace", "-n", default="", help="POD's namespace.")
 @KUBECONFIG
 @format_option("text")
 def explain(
@@ -70,20 +70,21 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
-    CONTAINER is the name, id or process of a container of this host. Shown are the request and
-    where it came from, the policy's decision, what was added to the container and what was left
-    out, the time of each step, and the GPUs that it has. A container that was refused or has
+    CONTAINER is the name, id or process of a container of this host. The output has the request
+    and where it came from, the policy's decision, what was added to the container and what was
+    left out, the time of each step, and the container's GPUs. A container that was refused or has
     ended is found by its id. A line `unknown` says what could not be found out.
 
-    POD is NAMESPACE/NAME, or a name with --namespace. The API server is asked which devices it
-    has, by which expression, or why it waits for some.
+    POD is NAMESPACE/NAME, or a name with --namespace. The output says which devices the pod has
+    and which expression chose each, or why the pod waits. The API server is asked.
 
-    MESSAGE is what a program printed, in quotes, or a whole log on stdin with -: the cause of each
-    known message in it, and what to do. Known are messages of nvct, Docker, containerd, CRI-O,
-    runc, crun, the kubelet, NVIDIA's driver and programs, NVML, CUDA, PyTorch and NCCL.
+    MESSAGE is what a program printed, in quotes, or a whole log on stdin with -. The output has
+    the cause of each known message, and what to do. nvct knows messages of itself, Docker,
+    containerd, CRI-O, runc, crun, the kubelet, NVIDIA's driver and programs, NVML, CUDA, PyTorch
+    and NCCL.
 
-    REASON is the name of one, such as DriverNotLoaded: what is looked at, and what to do. The code
-    of an error, such as bad-config, is explained likewise.
+    REASON is a reason's name, such as DriverNotLoaded, or an error's code, such as bad-config. The
+    output says what is checked, and what to do.
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
@@ -138,7 +139,7 @@ def _explain_message(text: str, form: str) -> None:
         found = [Found(own, 1, 1)]
     if not found:
         raise UsageError(
-            "this is no known message about GPUs", hint="`sudo nvct doctor` looks at the host"
+            "this is not a known message about GPUs", hint="`sudo nvct doctor` checks the host"
         )
     texts = (_message_text(one, is_log="\n" in text.strip()) for one in found)
     shown = {"messages": [one.to_dict() for one in found]}
@@ -189,11 +190,11 @@ def _refuse_mixture(
 def _need_values(option: str, metavar: str, words: tuple[str, ...]) -> None:
     for one in words:
         if "=" not in one:
-            raise UsageError(f"{option} {one!r} is no {metavar}")
+            raise UsageError(f"{option} {one!r} is not {metavar}")
 
 
 def _kind(word: str | None, standard_input: str) -> str:
-    """Return what a word is about: a bundle, a message, a reason, a pod, or a container."""
+    """Return what a word names: a bundle, a message, a reason, a pod, or a container."""
     if not word or os.path.lexists(word):
         return "bundle"
     if word == "-":
@@ -219,7 +220,7 @@ def _similar(word: str) -> str:
 
 
 def _is_log(text: str) -> bool:
-    """Return whether a text is what programs print, and no config.json; a log may be JSON too."""
+    """Report whether a text is a log of programs, not a config.json; a log can be JSON, too."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from nvct.doctor.model import count, date
 from nvct.doctor.node import Node
 from nvct.errors import NvctError, printable, shortened
 
-LONGEST = 1000  # Characters of a text that others chose
+LONGEST = 1000  # Characters of a line, which can hold texts from containers
 HEADLINES = {
     "GPU": "The container would start with what it asks for.",
     "untouched": "The container would start as it is, without a GPU.",
@@ -25,13 +25,13 @@ HEADLINES = {
 COUNTED = {
     "nodes": "device node", "mounts": "mount", "env": "variable", "hooks": "hook", "gids": "group",
 }  # fmt: skip
-"""What is injected, by its key in the document."""
+"""Nouns for what is injected, by the document's keys."""
 
 
 def explain_existing(word: str, form: str) -> None:
     """Print what a container asked for, what was decided about it, and which GPUs it has.
 
-    UsageError if there is none, and nothing was decided about one.
+    UsageError if no such container exists, and no decision about it is recorded.
     """
     need_host("explain")
     node = Node(settings=settings_in_force(), env=os.environ)
@@ -40,7 +40,7 @@ def explain_existing(word: str, form: str) -> None:
     try:
         uses = gpu_users.of_host(node.roots) if any(one.pid for one in found) else []
     except NvctError as error:
-        problem = f"cannot be seen: {error.message}"
+        problem = f"unknown: {error.message}"
     for warning in node.decisions.problems:
         say(f"warning: {warning}")
     told = [{**one_container.told(one, uses, node), "problem": problem} for one in found]
@@ -56,7 +56,7 @@ def lines(told: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _named(rows: Sequence[tuple[str, str]], head: str, width: int) -> Iterator[str]:
-    """Yield lines after what they are about, which is said once of lines in a row."""
+    """Yield lines after their names; a name is printed once for consecutive lines."""
     before = ""
     for name, line in rows:
         shown = head.format("" if name == before else name) if name else ""
@@ -65,7 +65,7 @@ def _named(rows: Sequence[tuple[str, str]], head: str, width: int) -> Iterator[s
 
 
 def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the lines about a container, each with what it is about."""
+    """Yield the name and text of each line about a container."""
     runs = f"process {one['pid']}" if one["pid"] else "does not run"
     yield "", f"{one['name']}  (id {str(one['id'])[:12] or '-'}, {runs})"
     if one["creation"] is None:
@@ -91,7 +91,7 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         engine = f" ({creation['engine']})" if creation["engine"] else ""
         yield "image", f"{creation['image'] or 'unknown'}{engine}"
     for asked in creation["asked"]:
-        by = f"by {asked['by']}" if asked["by"] else "by image or user: no file tells which"
+        by = f"by {asked['by']}" if asked["by"] else "by image or user: no file says which"
         yield "asked", f"{asked['text']}  ({by})"
     if creation["privileged"]:
         yield "asked", "it has CAP_SYS_ADMIN"
@@ -114,7 +114,7 @@ def text(document: dict[str, Any], *, everything: bool, width: int = 0) -> str:
 
 
 def _rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is asked for, and what is decided, each line with what it is about."""
+    """Yield the name and text of each line about the request and the decision."""
     yield "", HEADLINES[document["outcome"]]
     if document["error"]:
         yield "error", document["error"]["line"]
@@ -140,14 +140,14 @@ def left_out(one: dict[str, Any]) -> str:
 
 
 def _times(document: dict[str, Any]) -> Iterator[str]:
-    """Yield how long each step took just now, and all of them when the container was created."""
+    """Yield the time of each step just now, and that of all steps in the recorded create."""
     yield "; ".join(
         f"{one['step']}{' ' if one['how'] else ''}{one['how']} {one['ms']:.1f} ms"
         for one in document["steps"]
     )
     if document["recorded"] and "took" in document["recorded"]:
         verb = "refused" if document["recorded"]["outcome"] == "refused" else "created"
-        yield f"when it was {verb}, all of it took {document['recorded']['took']}"
+        yield f"when it was {verb}: {document['recorded']['took']} in all"
 
 
 def _request_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -28,23 +28,23 @@ NO_VIEWS = "no views: nvct farm build makes one"
 
 @click.group(cls=GoGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def farm() -> None:
-    """Keep the driver's files as views, which containers get by one mount.
+    """Keep views of the driver's files, which containers get by one mount.
 
-    A view holds the user space of one driver version; an upgrade of the driver on the disk does
-    not change it. By default nvct uses a view that can be made of links. In config.toml, layout =
+    A view holds the user space of one driver version; an upgrade of the driver does not change
+    it. By default, nvct uses a view only if it can be made of links. In config.toml, layout =
     "farm" also allows a view of bind mounts, and layout = "classic" allows no view.
     """
 
 
 @farm.command()
 def build() -> None:
-    """Make the view of this host's driver, if it is not there yet, and print where it is.
+    """Make the view of this host's driver, unless it exists, and print its path.
 
     Example: nvct farm build
     """
     settings = settings_in_force()
     options, mode = live_host.own_options(settings), live_host.own_mode(settings)
-    # Whatever the layout, nvct farm build makes a view.
+    # nvct farm build makes a view whatever layout config.toml has.
     inventory = live_host.discover_or_view(settings.replaced(layout="farm"), options, mode)
     warn(inventory.warnings)
     manifest = make(of_host.farm_of(settings), inventory, settings.driver_root)
@@ -69,7 +69,7 @@ def list_(*, form: str) -> None:
 
 
 @farm.command()
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
 def gc(*, dry_run: bool) -> None:
     """Remove the views that nobody needs any more.
 
@@ -82,7 +82,7 @@ def gc(*, dry_run: bool) -> None:
     removed = collect.collect(of_host.farm_of(settings), _needs(settings), dry_run=dry_run)
     for status in removed:
         tell(status.manifest.path)
-    say(f"{count(len(removed), 'view')} {'would go' if dry_run else 'removed'}")
+    say(f"{count(len(removed), 'view')} {'would be removed' if dry_run else 'removed'}")
 
 
 @farm.command()
@@ -97,7 +97,7 @@ def verify(*, names: tuple[str, ...], form: str) -> None:
     """
     rows: list[dict[str, Any]] = []
     for manifest, problems in collect.verify(of_host.farm_of(settings_in_force()), names):
-        state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
+        state = "not mounted now" if collect.is_absent(manifest) else "unchanged"
         state = "differs" if problems else state
         rows.append({"name": manifest.name, "state": state, "problems": problems})
     texts = (text for r in rows for text in r["problems"] or [f"{r['name']}: {r['state']}"])

@@ -155,9 +155,9 @@ def global_options(*, hidden: bool) -> tuple[Adds, ...]:
 
     return (
         click.option("--config", envvar=env("CONFIG"), expose_value=False, callback=_keep,
-                     hidden=hidden, help="config.toml to read."),
+                     hidden=hidden, help="The config.toml to read."),
         click.option("--quiet", is_flag=True, envvar=env("QUIET"), expose_value=False,
-                     callback=_keep, hidden=hidden, help="Say nothing but results and errors."),
+                     callback=_keep, hidden=hidden, help="Print only results and errors."),
         click.option("--debug", "-d", is_flag=True, envvar=env("DEBUG"), expose_value=False,
                      callback=_keep, hidden=hidden, help="Show the traceback of a bug."),
     )  # fmt: skip
@@ -211,14 +211,14 @@ def _as_click_wants(arg: str, switches: dict[str, bool], ctx: click.Context) -> 
         name = f"-{name}"
     if not (equals and switches.get(name)):
         return f"{name}{equals}{value}"
-    from nvct.paths import FALSE, TRUE  # --help does without them
+    from nvct.paths import FALSE, TRUE  # not needed for --help
 
     if value in TRUE:
         return name
     if value in FALSE:
         ctx.meta.setdefault(OFF, set()).add(_off(name))
         return _off(name)
-    raise click.UsageError(f"{value!r} is no truth value for {name}", ctx)
+    raise click.UsageError(f"{value!r} is not a truth value for {name}", ctx)
 
 
 class LazyGroup(GoGroup):

@@ -23,19 +23,20 @@ from nvct.host.nvml.session import NvmlSession
 heal = LazyGroup(
     "heal",
     {"plan": ("nvct.cli.heal", "plan_", "Print what is done if a GPU fails, and to which pods.")},
-    "Show how GPUs that fail are healed.",
+    "Show how failed GPUs are healed.",
 )
 
 
 @click.command("plan", cls=GoStyle)
 @click.argument("gpu", metavar="GPU")
 @click.option("--action", type=click.Choice(SEVERE), default="reset", show_default=True,
-              help="What the error asks for.")  # fmt: skip
+              help="The action that the error asks for.")  # fmt: skip
 @click.pass_obj
 def plan_(given: object, *, gpu: str, action: Action) -> None:
-    """Print what this node's agent does if a GPU, by index or UUID, has an error.
+    """Print what this node's agent does if GPU, an index or UUID, has an error.
 
-    Nothing is changed. Pods with the label nvct.dev/evict=never stay, and the GPU waits for them.
+    Nothing is changed. Pods with the label nvct.dev/evict=never stay: the agent waits for their
+    end.
 
     Example: nvct heal plan 3
     """
@@ -43,7 +44,7 @@ def plan_(given: object, *, gpu: str, action: Action) -> None:
     report = session.report()
     found = next((each for each in report.gpus if gpu in (each.uuid, str(each.index))), None)
     if found is None:
-        raise UsageError(f"there is no GPU {gpu!r}", hint="name its index or UUID: nvidia-smi -L")
+        raise UsageError(f"there is no GPU {gpu!r}", hint="nvidia-smi -L lists indices and UUIDs")
     task = _task(instance.status())
     click.echo(f"GPU {found.index}, {found.uuid}; remediation: {task.get('remediation', 'none')}")
     if not task:
@@ -59,12 +60,12 @@ def plan_(given: object, *, gpu: str, action: Action) -> None:
     for line in plan(failed, gpus, refusal, rules):
         click.echo(line)
         if line.startswith("evicting"):
-            for pod in asyncio.run(_pods(report, gpus)) or ["no pod has it"]:
+            for pod in asyncio.run(_pods(report, gpus)) or ["no pod uses it"]:
                 click.echo(f"  {pod}")
 
 
 def _task(status: Any) -> dict[str, Any]:  # noqa: ANN401  JSON data
-    """Return what the task `heal` of an agent says, {} without such a task."""
+    """Return the detail of the task `heal` in an agent's status, {} without such a task."""
     try:
         known = [task for task in status["tasks"] if task["name"] == TASK]
         if known and not known[0]["detail"]:
@@ -75,11 +76,11 @@ def _task(status: Any) -> dict[str, Any]:  # noqa: ANN401  JSON data
 
 
 async def _pods(report: NvmlReport, gpus: Sequence[str]) -> list[str]:
-    """Return which pods have GPUs, by the kubelet; what to do where it cannot be asked."""
+    """Return the pods with these GPUs, by the kubelet; a hint if it cannot be asked."""
     try:
         from nvct.agent.kubernetes.node_pods import devices
-    except ModuleNotFoundError as error:  # what only an agent needs
-        return [f"nvct ps shows its pods; without Python's {error.name}, nobody asks the kubelet"]
+    except ModuleNotFoundError as error:  # a dependency of the agent alone
+        return [f"its pods: see nvct ps (asking the kubelet needs Python's {error.name})"]
     kubelet = PodResources(SOCKET)
     if not kubelet.is_there():
         return []

@@ -29,7 +29,7 @@ NRI = {
     for name in ("nri_plugin_index", "nri_socket", "nri_namespace",
                  "nri_management_cdi_device_namespaces")
 }  # fmt: skip
-"""Options of the plugin, too."""
+"""Options that are passed on to the plugin."""
 NO_NODES = ("", "none")
 FOUND = "auto"  # As --runtime: the engine that runs this container
 EMPTY = {
@@ -56,8 +56,8 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
     """Install nvct on the host that this container runs on, and configure its engine.
 
     Copies the programs, writes their config.toml, registers the runtimes nvidia, nvidia-cdi and
-    nvidia-legacy, and waits for a signal; then the engine gets its former configuration back.
-    Options and variables are those of nvidia-ctk-installer.
+    nvidia-legacy, waits for a signal, and then restores the engine's former configuration. Options
+    and variables are those of nvidia-ctk-installer.
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
@@ -166,7 +166,7 @@ def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
         say(sentence)
     for option in ("config", "drop_in", "socket"):
         if values[option] not in ("", None, SUITS_ENGINE):
-            say(f"warning: {values[option]} has no effect: the engine's own files are found")
+            say(f"warning: {values[option]} has no effect: nvct finds the engine's files itself")
     fields = _engine(name, {**values, "executable": "", "drop_in": SUITS_ENGINE}, cdi=cdi)
     return {
         **fields,
@@ -203,7 +203,7 @@ def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
             name == "file" and equals and not os.path.isabs(path)
         ):
             raise UsageError(
-                f"unrecognized config source: {source!r}", hint="file, command or file=/PATH"
+                f"unrecognized config source: {source!r}", hint="use file, command or file=/PATH"
             )
         if name == "command" and equals:
             say(f"warning: {path!r} of --config-source={source} has no effect")
@@ -214,7 +214,7 @@ def _sources(engine: str, sources: tuple[str, ...]) -> tuple[str, ...]:
 def _hook_file(engine: str, values: OptionValues) -> str:
     mode = values["config_mode"]
     if mode not in ("config", "hook"):
-        raise UsageError(f"invalid --config-mode {mode!r}", hint="config or hook")
+        raise UsageError(f"invalid --config-mode {mode!r}", hint="use config or hook")
     if engine != "crio" or mode == "config":
         return ""
     say("warning: --config-mode=hook is deprecated")
@@ -248,15 +248,15 @@ def _wants_nodes(values: OptionValues) -> bool:
     for kind in kinds:
         if kind not in (*NO_NODES, "control"):
             raise UsageError(
-                f"invalid --create-device-nodes value {kind!r}", hint="control or none"
+                f"invalid --create-device-nodes value {kind!r}", hint="use control or none"
             )
     return bool(kinds) and not any(kind in NO_NODES for kind in kinds)
 
 
 def _with_empty(values: OptionValues) -> dict[str, Any]:
-    """Return the options, with the effect of environment variables that are set but empty.
+    """Return the options, changed by environment variables that are set but empty.
 
-    In the incumbent, an empty variable of a switch means false.
+    An empty variable of a switch means false, as in the incumbent.
     """
     context = click.get_current_context()
     line = click.core.ParameterSource.COMMANDLINE
@@ -276,7 +276,7 @@ def _with_empty(values: OptionValues) -> dict[str, Any]:
 
 
 def _with_driver(values: OptionValues) -> dict[str, Any]:
-    """Return the options; roots that are not given come from nvct validate driver."""
+    """Return the options; roots that are not given come from driver-ready or a search."""
     if values["find_driver"]:
         ready_values = validate.find_driver(
             values["host_root"] or "/", values["driver_root"],
@@ -300,13 +300,13 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
 
 
 def _warn(values: OptionValues) -> None:
-    """Warn about options without effect."""
+    """Warn about options without effect; UsageError for an unknown package type."""
     if values["nri"] and values["no_daemon"]:
         say("warning: --enable-nri-plugin has no effect with --no-daemon")
     if values["legacy_config"]:
         say("warning: --use-legacy-config has no effect: a file of version 1 is edited as such")
     if values["override"].strip() not in ("", "{}"):
-        say("warning: --runtime-config-override has no effect: options are the default runtime's")
+        say("warning: --runtime-config-override has no effect: the default runtime's options hold")
     if values["package_type"] not in ("", "auto", "deb", "rpm"):
         raise UsageError(
             f"invalid --toolkit-package-type {values['package_type']!r}",

@@ -31,8 +31,8 @@ PACKAGES = click.option("--packages", help="Folder that holds nvct.  [default: t
 @PACKAGES
 @click.option("--cold", help="Interpreter of the cold side.  [default: this one]")
 @click.option("--archive", default="", help="Compiled hot side.  [default: in __pycache__]")
-@click.option("--hot", default="", help="nvct-hot: started if it exists; or installed.")
-@click.option("--no-archive", is_flag=True, help="Make the archive later: nvct launchers archive.")
+@click.option("--hot", default="", help="nvct-hot: to start if it exists, or to install.")
+@click.option("--no-archive", is_flag=True, help="Leave the archive to nvct launchers archive.")
 def install(
     *,
     bin_dir: Path,
@@ -46,8 +46,8 @@ def install(
 ) -> None:
     """Install nvidia-container-runtime and the programs that engines start as hooks.
 
-    nvidia-cdi-hook, the prestart hook, nvidia-ctk and nvct must be static programs, as an
-    engine may start them with an image's environment. They are left out where none can be made.
+    nvidia-cdi-hook, the prestart hook, nvidia-ctk and nvct must be static programs, because an
+    engine can start them with an image's environment. Without a C compiler they are left out.
 
     Example: nvct launchers install --bin-dir /usr/local/bin
     """
@@ -63,7 +63,7 @@ def install(
     if left_out:
         click.echo(
             f"not installed: {', '.join(left_out)}: hooks need a static program; install gcc and"
-            " libc6-dev (glibc-static), or name nvct-hot by --hot, and run this again",
+            " libc6-dev (glibc-static), or set --hot to nvct-hot, and run this again",
             err=True,
         )
 
@@ -73,7 +73,7 @@ def install(
 @PACKAGES
 @click.option("--archive", default="", help="The file.  [default: in __pycache__]")
 def make_archive(*, python: str | None, packages: str | None, archive: str) -> None:
-    """Compile the hot side into its archive: needed after each change of the interpreter.
+    """Compile the hot side into its archive, as is needed after each change of the interpreter.
 
     Example: nvct launchers archive --python /usr/bin/python3 --archive /usr/lib/nvct/hot.bin
     """

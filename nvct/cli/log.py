@@ -23,7 +23,7 @@ from nvct.doctor.node import Node
 from nvct.engine.engine_files import own_names
 from nvct.errors import NvctError, printable
 
-HEAD = len("2026-11-24 00:00:00 refused ")  # Of a line: date, time and outcome
+HEAD = len("2026-11-24 00:00:00 refused ")  # The start of a line: date, time and outcome
 INDENT = 4
 NOTHING = "nothing recorded"
 OUTCOMES = ("given", "ignored", "refused", "changed")
@@ -33,18 +33,18 @@ OUTCOMES = ("given", "ignored", "refused", "changed")
 @click.argument("container", default="", shell_complete=container_names)
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Only decisions of this kind.")
 @click.option("--since", type=float, metavar="MINUTES", help="Only the last minutes.")
-@click.option("--follow", "-f", is_flag=True, help="Then show each new decision.")
+@click.option("--follow", "-f", is_flag=True, help="Go on, and show each new decision.")
 @format_option("text")
 def log(
     *, container: str, outcome: str | None, since: float | None, follow: bool, form: str
 ) -> None:
-    """Show what was decided about containers that asked for a GPU, the oldest first.
+    """Show nvct's decisions about containers that asked for a GPU, the oldest first.
 
-    CONTAINER is a container's id, another part of its bundle's path, or its name, while it runs or
-    Docker or Podman still has it; for decisions of the agent a part of the resource, the claim or
-    the device. Runtime, hooks and agent keep the last decisions, each at most half a megabyte.
-    Beside a decision stands how long it took: to read config.toml, to decide, and to deliver.
-    Users other than root see those of their own engines.
+    CONTAINER is a container's id, another part of its bundle's path, or, while it runs or Docker
+    or Podman still has it, its name. For decisions of the agent, it is a part of the name of the
+    resource, the claim or the device. Runtime, hooks and agent each keep the last decisions, at
+    most half a megabyte. A decision's time is split into reading config.toml, deciding and
+    delivering. Users other than root see the decisions about their own engines' containers.
 
     Example: sudo nvct log --outcome refused --since 60
     """
@@ -81,7 +81,7 @@ def log(
 def _show(
     record: Mapping[str, str], form: str, name_of: Callable[[str], str], told: set[str]
 ) -> None:
-    """Print a record; the reason in a note, most often this host's, only the first time."""
+    """Print a record; a note's reason, which is mostly the same on a host, only the first time."""
     if form == "json":
         click.echo(json.dumps(record))
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs nvct and nvidia-ctk: two names of one command line, nvct with more commands."""
+"""The programs nvct and nvidia-ctk: one command line, with more commands in nvct."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "agent": ("nvct.cli.agent", "agent", "Run this node's agent for Kubernetes."),
     "cluster": ("nvct.cli.cluster", "cluster", "Show the GPU nodes of a cluster."),
-    "convert": ("nvct.cli.cluster", "convert", "Turn old manifests into those of today."),
+    "convert": ("nvct.cli.cluster", "convert", "Convert old manifests into current ones."),
     "demo": ("nvct.cli.sim", "demo", "Run the main job on a simulated node."),
     "doctor": ("nvct.cli.doctor", "doctor", "Find out why containers get no GPU."),
-    "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
+    "explain": ("nvct.cli.explain", "explain", "Print what a container would get, and why."),
     "list": ("nvct.cli.system", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
-    "heal": ("nvct.cli.heal", "heal", "Show how GPUs that fail are healed."),
+    "heal": ("nvct.cli.heal", "heal", "Show how failed GPUs are healed."),
     "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "runtime": (OWN, "runtime", "Configure container engines, and undo it."),
     "mig": ("nvct.cli.mig.group", "mig", "Divide GPUs into MIG devices."),
     "migrate": (OWN, "migrate", "Move from NVIDIA's programs to nvct, and back."),
-    "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
+    "log": ("nvct.cli.log", "log", "Show nvct's decisions about containers."),
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
     "publish": ("nvct.cli.refresh", "publish", "Keep the specification that engines read."),
     "refresh": (
@@ -61,7 +61,7 @@ PROGRAMS = {
         NVCT_COMMANDS, "GPU containers that start fast, never drift and explain themselves."
     ),
     INCUMBENT: (
-        {**CTK_COMMANDS, "info": (OWN, "info", "Nothing yet, as the incumbent's.")},
+        {**CTK_COMMANDS, "info": (OWN, "info", "No commands yet, as in the incumbent.")},
         "The commands of nvct under the incumbent's name.",
     ),
 }  # fmt: skip
@@ -103,14 +103,14 @@ runtime = LazyGroup(
 migrate = LazyGroup(
     "migrate",
     {
-        "apply": (MIGRATE, "apply", "Move this host: all of it, or nothing."),
-        "back": (MIGRATE, "back", "Take back what apply did."),
+        "apply": (MIGRATE, "apply", "Move this host completely, or change nothing."),
+        "back": (MIGRATE, "back", "Undo apply."),
         "plan": (MIGRATE, "plan", "Print what apply would change."),
     },
     "Move a host that NVIDIA's programs set up to nvct, and back.",
 )
 info = LazyGroup(
-    "info", {}, "Nothing yet, as the incumbent's; nvct status says how a node stands."
+    "info", {}, "No commands yet, as in the incumbent; nvct status shows a node's health."
 )
 
 
@@ -166,7 +166,7 @@ def _refused(name: str, error: click.ClickException) -> UsageError:
     text = " ".join(text.split()).rstrip(".")
     where = context.command_path if isinstance(context, click.Context) else name
     guess = f"did you mean {' or '.join(suggestions[:2])}? " if suggestions else ""
-    hint = f"{guess}{where} --help shows what there is"
+    hint = f"{guess}see {where} --help"
     return UsageError(text[:1].lower() + text[1:], hint=hint)
 
 

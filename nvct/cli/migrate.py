@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct migrate plan, apply, back: a host moves from NVIDIA's programs, and back."""
+"""Commands: nvct migrate plan, apply, back: move a host from NVIDIA's programs, and back."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ NOTHING = "nothing to move"
 @STATE_DIR_OPTION
 @format_option("text")
 def plan(*, state_dir: str | None, form: str) -> None:
-    """Print what apply would change, a file a line; change nothing.
+    """Print what apply would change, one file per line; change nothing.
 
-    Files of engines, hook files, specifications of nvidia-ctk and units in /etc are covered.
-    config.toml stays as it is: nvct reads it.
+    The files are engines' files, hook files, specifications of nvidia-ctk and units in /etc.
+    config.toml is not changed: nvct reads it.
 
     Example: sudo nvct migrate plan
     """
@@ -57,7 +57,7 @@ def plan(*, state_dir: str | None, form: str) -> None:
         page = journal.load(f"{journal.folder}/{migration.NAME}")
         if _is_cut_short(page) or engines.interrupted(journal):
             way_back = _way_back(state_dir)
-            say(f"an earlier change was cut short: apply begins it anew, and {way_back}")
+            say(f"an earlier change was cut short: apply starts it again, and {way_back}")
     items = [item for move in engines.moves(errors) for item in move.items]
     items += _other_items(errors, dry_run=True)
     document = []
@@ -75,10 +75,10 @@ def plan(*, state_dir: str | None, form: str) -> None:
 @STATE_DIR_OPTION
 @runtime_engine.RELOAD
 def apply(*, state_dir: str | None, reload_mode: str) -> None:
-    """Move this host from NVIDIA's programs to nvct: all of it, or nothing.
+    """Move this host from NVIDIA's programs to nvct completely, or change nothing.
 
-    What plan prints is done, and engines whose files change are reloaded; containers go on. nvct
-    migrate back takes it back.
+    Makes the changes that plan prints, and reloads engines whose files change; containers keep
+    running. nvct migrate back undoes it.
 
     Example: sudo nvct migrate apply
     """
@@ -97,7 +97,7 @@ def apply(*, state_dir: str | None, reload_mode: str) -> None:
 @runtime_engine.RELOAD
 @click.pass_context
 def back(ctx: click.Context, *, state_dir: str | None, reload_mode: str) -> None:
-    """Take back what apply and nvct runtime configure did; edits by others stay.
+    """Undo apply and nvct runtime configure; edits by others stay.
 
     Example: sudo nvct migrate back
     """
@@ -129,7 +129,7 @@ def _undo_engines(
             ctx.invoke(runtime.undo, state_dir=folder, reload_mode=reload_mode)
         except DamagedJournalError as error:
             if not isinstance(error, NewerJournalError):
-                error.hint = f"nvct runtime undo --remove --state-dir={folder} goes on without it"
+                error.hint = f"nvct runtime undo --remove --state-dir={folder} works without it"
             raise
         finally:
             if sys.exc_info()[1]:
@@ -137,7 +137,7 @@ def _undo_engines(
 
 
 def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
-    """Move the host; return whether anything changed."""
+    """Move the host, and report whether anything changed."""
     others.settle()
     for options in engines.interrupted(journal):
         engine = runtime_engine.of_file(runtime_engine.engines(), options)
@@ -148,18 +148,16 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
     states = {item.path: item.after for item in other_items if item.action != STAYS}
 
     def planned() -> Mapping[str, PathState]:
-        for item in other_items:  # engines were restarted since
+        for item in other_items:  # the engines have been restarted meanwhile
             if item.path in states and not state_of(item.path).is_like(item.before):
-                raise HostError(
-                    f"{item.path} was changed by someone else just now", hint="try again"
-                )
+                raise HostError(f"another program just changed {item.path}", hint="try again")
         return states
 
     steps = [fix.Step(name="the other files", plan=planned)]
     with engines.engines_or_none(moves, journal, reload_mode):
         if states and not others.carry_out(steps):
             raise HostError(
-                "the move failed, for the reason above", hint="correct that, and run it again"
+                "the move failed for the reason above", hint="correct that, and run it again"
             )
     items = [item for move in moves for item in move.items] + other_items
     tell(*map(str, items))
@@ -169,19 +167,19 @@ def _apply(others: fix.Transaction, journal: Journal, reload_mode: str) -> bool:
 
 def _way_back(state_dir: str | None) -> str:
     option = f" --state-dir={state_dir}" if state_dir else ""
-    return f"`nvct migrate back{option}` takes it back"
+    return f"`nvct migrate back{option}` undoes it"
 
 
 def _is_cut_short(page: Page) -> bool:
-    """Report whether an interrupted change has to go on; links that containers need can wait."""
+    """Report whether an interrupted change must be finished; containers' links can wait."""
     return page.pending is not None and not all(map(migration.needed, page.pending.entries))
 
 
 def _other_items(errors: list[NvctError], *, dry_run: bool = False) -> Iterator[Item]:
     """Yield config.toml, specifications, units, hook files, and links for old containers.
 
-    What cannot be read, and a specification that cannot be made, is added to the errors. With
-    `dry_run`, no view of the driver is made for one.
+    Errors about unreadable files and specifications that cannot be made are added to `errors`.
+    With `dry_run`, no view of the driver is made for a specification.
     """
     with collected(errors):
         settings = settings_in_force()
@@ -213,9 +211,9 @@ def _other_items(errors: list[NvctError], *, dry_run: bool = False) -> Iterator[
 
 
 def _output() -> str:
-    """Return where nvct's specification goes: where its service writes it, which runs at boot.
+    """Return the path of nvct's specification, which its service writes at boot.
 
-    Without the service, it is "": where nvidia-ctk's is, as that may be in a folder that lasts.
+    Without the service it is "": nvct then replaces nvidia-ctk's file, where a boot may keep it.
     """
     service = published_spec.variables_of_service(published_spec.REFRESH_ENV)
     named = os.environ.get(OUTPUT_ENV) or service.get(OUTPUT_ENV)
@@ -238,9 +236,10 @@ def _transaction(folder: str) -> fix.Transaction:
 
 
 def _tell_systemd(changed: Sequence[str]) -> None:
-    """Have systemd read units that were changed, and watch what an enabled one names.
+    """Make systemd read changed units, and start or stop the path unit.
 
-    NVIDIA's service stays active once it has run: until it is stopped, its path cannot start it.
+    NVIDIA's service stays active after it has run, and its path unit cannot start it again until
+    it is stopped.
     """
     folder = f"/{migration.UNITS_OF_ADMINS}"
     has_units = any(path.startswith(f"{folder}/") for path in changed)
@@ -257,7 +256,7 @@ def _tell_systemd(changed: Sequence[str]) -> None:
 
 
 def _say_what_is_needed(advice: str, *, by_own: bool) -> None:
-    """Name the runtimes that running containers need: nvct's, or the others."""
+    """Print the runtimes that running containers need: nvct's if `by_own`, else the others."""
     for program, ids in migration.programs_in_use().items():
         if engines.is_own(program) == by_own:
             say(f"{program} is needed to stop {count(len(ids), 'container')}: {advice}")

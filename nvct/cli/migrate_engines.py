@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that start NVIDIA's runtime: what moves them to nvct's, and takes that back. Cold."""
+"""Moves engines from NVIDIA's runtime to nvct's, and back. Cold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nvct.errors import HostError, NvctError, line
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One engine that starts NVIDIA's runtime, and what makes it start nvct's."""
+    """An engine that starts NVIDIA's runtime, and the options that make it start nvct's."""
 
     options: EngineOptions
     engine: Engine
@@ -42,7 +42,7 @@ def own(program: str) -> str:
     folder = own_folder()
     if not folder:
         raise HostError(
-            f"{paths.SHIM_PROGRAM} of nvct is not beside nvct",
+            f"nvct's {paths.SHIM_PROGRAM} is not in the folder of nvct",
             hint="install nvct's packages, or use bin/nvct of the bundle",
         )
     return f"{folder}/{os.path.basename(program)}"
@@ -58,29 +58,29 @@ def is_own(program: str, path: str | None = None) -> bool:
 def moves(errors: list[NvctError]) -> list[Move]:
     """Return the engines of this host that start NVIDIA's runtime.
 
-    Those whose files cannot be read or edited are added to the errors.
+    The errors of engines whose files cannot be read or edited are added to `errors`.
     """
     found: list[Move] = []
     for engine in _engines():
-        ignored: list[NvctError] = []  # of an engine whose owner understands its files
+        ignored: list[NvctError] = []  # of an engine that nvct must not edit
         with collected(ignored if engine.leave else errors):
             state = modules.of(engine.engine).state(options_for(engine), Files())
             programs = {n: path for n, path in state.handlers.items() if is_nvidia_runtime(path)}
             if programs and engine.leave:
-                how = f"`nvct runtime status` says how {engine.platform} changes"
-                say(f"{engine.config} stays: {how}")
+                how = f"`nvct runtime status` says how to change {engine.platform}"
+                say(f"{engine.config} is not changed: {how}")
             elif programs:
                 found.append(_move(engine, state, programs))
     return found
 
 
 def _engines() -> list[Engine]:
-    """Return the engines whose programs and files may be trusted, and are this host's."""
+    """Return the engines of this host whose programs and files can be trusted."""
     return [each for each in runtime_engine.engines() if not each.foreign and each.root == "/"]
 
 
 def not_moved(errors: list[NvctError]) -> Iterator[Item]:
-    """Yield what starts NVIDIA's runtime by an option of dockerd, or by containerd's first shim.
+    """Yield options of dockerd, and runtimes of containerd's v1 shims, that are NVIDIA's.
 
     The options are those of running daemons, and of units in /etc.
     """
@@ -95,11 +95,11 @@ def not_moved(errors: list[NvctError]) -> Iterator[Item]:
         values = processes.options(args, "add-runtime", "default-runtime")
         programs = [text for text in values if "nvidia" in text]
         if programs and any("dockerd" in os.path.basename(word) for word in args):
-            why = f"dockerd has {' and '.join(programs)} by an option, which you can change there"
+            why = f"an option of dockerd sets {' and '.join(programs)}: change it by hand"
             yield Item(path=where, why=why)
     for engine in _engines():
         if engine.engine == "containerd":
-            with collected([]):  # as the engine's own row says
+            with collected([]):  # the engine's own row has this error
                 document = toml_file.parse(state_of(engine.config).data, engine.config)
                 yield from _first_shims(document, engine.config)
 
@@ -126,7 +126,7 @@ def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
     options = EngineOptions(
         engine=engine.engine,
         handlers=tuple(handlers),
-        # What is said in a drop-in of NVIDIA's would go with it.
+        # Set again, because NVIDIA's drop-in, which may set it, can be removed later.
         default=state.default if state.default in programs else "",
         cdi=state.cdi is True and engine.engine in ("docker", "containerd"),
         config=modules.CONFIG[engine.engine],
@@ -137,7 +137,7 @@ def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
     change = module.plan(options, Files()) if handlers else Change()
     if handlers and not change.edits:
         names = ", ".join(f"{handler.name} stays {programs[handler.name]}" for handler in handlers)
-        reasons = [f"runtime {names}: nvct's entry is there, and has no effect", *change.notes]
+        reasons = [f"runtime {names}: nvct's entry exists, but has no effect", *change.notes]
     why = "; ".join(reasons)
     items = [Item(path=options.config, why=why)]
     if change.edits:
@@ -147,7 +147,7 @@ def _move(engine: Engine, state: State, programs: Mapping[str, str]) -> Move:
 
 @contextmanager
 def engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Iterator[None]:
-    """Move the engines; after an error, there or in the block, take that back."""
+    """Move the engines; undo that after an error in a move or in the block."""
     done: list[tuple[Move, Change]] = []
     try:
         for move in moves:
@@ -165,12 +165,12 @@ def engines_or_none(moves: Sequence[Move], journal: Journal, mode: str) -> Itera
             with collected(failed):
                 carry_out(move.options, move.engine, journal, mode, former)
         for error in failed:
-            say(f"not taken back: {line('nvct', error)}; `nvct migrate back` goes on")
+            say(f"not undone: {line('nvct', error)}; `nvct migrate back` tries again")
         raise
 
 
 def interrupted(journal: Journal) -> list[EngineOptions]:
-    """Return what was being configured in an engine as the process was killed."""
+    """Return the options of engines whose change was cut short by a kill."""
     pages = []
     for path in journal.paths():
         try:
@@ -187,7 +187,7 @@ def carry_out(
     mode: str,
     change: Change | None = None,
 ) -> Change:
-    """Configure an engine, or make a change that takes back; first one that was cut short."""
+    """Configure an engine, or make `change`, which undoes; first settle one that was cut short."""
     transaction = runtime_engine.transaction(
         options, engine, journal, reload_mode=mode, removing=change is not None
     )
@@ -198,7 +198,7 @@ def carry_out(
 
 
 def say_what_names_own() -> None:
-    """Name the files of engines that start nvct's runtime."""
+    """Print which files of engines still start nvct's runtime."""
     for engine in _engines():
         with collected([]):
             state = modules.of(engine.engine).state(options_for(engine), Files())

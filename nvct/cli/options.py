@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands share: options, such as lists of words and --format; several errors."""
+"""Options that commands share, such as lists of words and --format; reports of several errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ JSON = "nvct.json"
 
 
 class Words(click.types.StringParamType):
-    """A list of words, which also its variable has between commas."""
+    """A list of words; its environment variable separates them by commas, too."""
 
     name = "list"
     envvar_list_splitter = ","
 
 
 def say_if_inside() -> None:
-    """Tell on stderr who finds nothing that this is a container, if it is one."""
+    """Print to stderr that this is a container, if it is one: it explains an empty result."""
     from nvct.doctor import inside
 
     note = inside.hint(os.environ)
@@ -35,7 +35,7 @@ def say_if_inside() -> None:
 
 
 def container_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of containers that a word may become, for a shell's completion."""
+    """Return the names of containers that begin with a word, for a shell's completion."""
     from nvct.config.model import Config
     from nvct.doctor import one_container
     from nvct.doctor.node import Node
@@ -46,7 +46,7 @@ def container_names(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def need_host(command: str) -> None:
-    """Refuse a command about the host in a container of nvct's own pods, by HostError."""
+    """Raise HostError if a command about the host runs in a container of nvct's own pods."""
     from nvct.doctor import inside
 
     inside.need_host(os.environ, command)
@@ -55,7 +55,8 @@ def need_host(command: str) -> None:
 def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
     """Return /status of this node's agent, and why the driver is being replaced.
 
-    The first is None if there is no agent, or it may not be asked; the second "" if it is not.
+    The status is None if there is no agent, or this user may not ask it; the reason is "" if the
+    driver is not being replaced.
     """
     from nvct.doctor import agent_status
 
@@ -65,7 +66,7 @@ def agent_and_release() -> tuple[Mapping[str, Any] | None, str]:
         if not os.path.isdir(instance.FOLDER):  # as on most hosts
             return None, ""
         from nvct.agent.nvml import release
-    except ImportError:  # what an agent needs is not installed
+    except ImportError:  # the agent's dependencies are not installed
         return None, ""
     try:
         document = instance.status()
@@ -123,19 +124,19 @@ def drop_in_option(env: str | None = None) -> Adds:
 
     return click.option(
         "--drop-in-config", "drop_in", envvar=env, default=SUITS_ENGINE,
-        help='The file beside it to write; "" edits the main file.  '
+        help='The drop-in file to write; "" edits the main file.  '
         "[default: what suits the engine]",
     )  # fmt: skip
 
 
 def show(form: str, document: object, lines: Iterable[str]) -> None:
-    """Print a document as JSON, or its lines, which others than nvct must not have chosen."""
+    """Print a document as JSON, or its lines, which must be `printable` already."""
     for text in [json.dumps(document, indent=2)] if form == "json" else lines:
         click.echo(text)
 
 
 def raise_first(errors: Sequence[NvctError]) -> None:
-    """Raise the first of several errors, an NvctError, after a line for each other one."""
+    """Print each error except the first one, and raise that one."""
     for error in errors[1:]:
         click.echo(line("nvct", error), err=True)
     if errors:
@@ -145,8 +146,8 @@ def raise_first(errors: Sequence[NvctError]) -> None:
 def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Adds:
     """Return a decorator that adds --format, with the first name as default, and --json.
 
-    The command receives the name of the format as its parameter `form`; aliases are other names
-    of --format, which a command had before.
+    The command receives the name of the format as its parameter `form`; aliases are former names
+    of --format.
     """
     choices = (*names, "json")
 

@@ -19,25 +19,25 @@ from nvct.doctor.model import date
 from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER", "SINCE")
-"""The last one only where the NRI plugin has recorded it."""
+"""SINCE is left out unless the NRI plugin recorded it."""
 FREE_HEADER = ("GPU", "MIG", "PROFILE", "MEMORY", "IN USE", "UUID", "USED BY")
 NOT_ROOT = "Only root sees everything: run it with sudo."
 PAUSE_S = 2.0
 
 
 @click.command(cls=GoStyle)
-@click.option("--watch", is_flag=True, help="Look again every two seconds.")
-@click.option("--free", is_flag=True, help="List the devices instead, and which are free.")
+@click.option("--watch", is_flag=True, help="Repeat this every two seconds.")
+@click.option("--free", is_flag=True, help="List the devices instead, with those that are free.")
 @format_option("text")
 def ps(*, watch: bool, free: bool, form: str) -> None:
     """Show which processes, containers and pods use which GPU or MIG device.
 
-    A process uses a device that it has open. A container that has a device, and no process that
-    uses it, is shown without a process. Containers are those of Docker, Podman, containerd, CRI-O
-    and Kubernetes. Root sees all processes, others their own.
+    A process uses a device that it has open. A container with a device that none of its processes
+    uses is shown without a process. Containers are those of Docker, Podman, containerd, CRI-O and
+    Kubernetes. Root sees all processes, others their own.
 
-    With --free: a device is free if a container with NVIDIA_VISIBLE_DEVICES=free:1 could get it,
-    as no process computes on it, no container has it, and nobody has leased it.
+    With --free: a device is free if a container with NVIDIA_VISIBLE_DEVICES=free:1 could get it:
+    no process computes on it, no container has it, and nobody has leased it.
 
     Example: sudo nvct ps
     """
@@ -86,13 +86,13 @@ def _show_free(roots: Roots, form: str) -> None:
 
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
-    """Return the lines of a table; others than root are told that they do not see everything."""
+    """Return the lines of a table; a last line says that users other than root do not see all."""
     rows = [HEADER, *map(_row, uses)]
     if not any(use.since for use in uses):
         rows = [row[:-1] for row in rows]
     lines = [*screen.table(rows, screen.columns())]
     if not uses:
-        lines = ["no process or container uses a GPU" + ("" if is_root else " as far as is seen")]
+        lines = ["no process or container" + ("" if is_root else " of yours") + " uses a GPU"]
     return lines if is_root else [*lines, NOT_ROOT]
 
 

@@ -32,8 +32,8 @@ AS_BEFORE = {
     "no-hooks": "no hooks ({}), as before; --no-hooks=off publishes with hooks",
     "allow-builds": "builds are allowed, as before; --allow-builds=false ends it",
 }
-"""What is said of an option that the former specification was made with."""
-NOT_KEPT = "--{} holds until {} is removed; for good: {} in {}"
+"""Messages about options that are taken over from the former specification."""
+NOT_KEPT = "--{} applies until {} is removed; to keep it, set {} in {}"
 TRIES, PAUSE_S = 20, 1.0  # discovery is repeated if the driver changes during it
 
 
@@ -69,7 +69,7 @@ def _rebuild_extras(config: str, folder: str) -> None:
         if plan is not None:
             click.echo(f"{feature}: {len(plan['devices'])} device names")
         else:
-            say(f"warning: {feature}: {error} (it is compiled when it is asked for)")
+            say(f"warning: {feature}: {error} (it is compiled when a container asks for it)")
 
 
 def _print_layout(config: str, plan: model.Plan) -> None:
@@ -90,17 +90,17 @@ def _maintain_farm(config: str, folder: str) -> None:
 
 @click.command(cls=GoStyle)
 @click.option("--output", envvar=OUTPUT_ENV, default=OUTPUT,
-              show_default=True, help="The specification.")  # fmt: skip
+              show_default=True, help="The specification's file.")  # fmt: skip
 @words("--devices", "--device-id", env=CHOICES["device-id"][0],
        text="Only these: indices, UUIDs, all, none.  [default: as before, else all]",
        )  # fmt: skip
 @click.option("--no-hooks", envvar=CHOICES["no-hooks"][0], metavar="[debian|redhat|both|off]",
-              help="For callers without hooks: libraries in folders that the loaders of these "
+              help="For callers that run no hooks: mount libraries where the loaders of these "
               "images search.  [default: as before, else off]")  # fmt: skip
 @click.option("--allow-builds", is_flag=True, default=None, envvar=CHOICES["allow-builds"][0],
-              help="Let RUN --device of BuildKit have the devices without --allow device.  "
+              help="Let BuildKit's RUN --device use the devices without --allow device.  "
               "[default: as before, else false]")  # fmt: skip
-@click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
+@click.option("--withdraw", is_flag=True, help="Remove the file, as when nvct is uninstalled.")
 @click.option("--staged", hidden=True, help="Print the files, see generate.")
 @click.pass_context
 def publish(
@@ -150,7 +150,7 @@ def publish(
 
 
 def _chosen(output: str, given: dict[str, str]) -> dict[str, str]:
-    """Return the options in force: given ones, else the service's, else those of the file."""
+    """Return the options in force: the given ones, else the service's, else the file's."""
     service = published_spec.choices_of_service(published_spec.REFRESH_ENV)
     if "allow-builds" in service:
         service["allow-builds"] = str(click.BOOL(service["allow-builds"])).lower()

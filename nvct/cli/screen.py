@@ -16,28 +16,28 @@ import click
 from nvct.errors import printable
 
 COMMAND = re.compile(r"`[^`]*`")
-GLUE = "\0"  # For a space where no line may end
-MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}  # Of the health of a part of a node
+GLUE = "\0"  # Stands for a space where a line must not be broken
+MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}  # By the health of a part of a node
 COLORS = {"ok": "green", "LOOK": "red", "?": "yellow"}
-"""Of the marks; the question mark is of what could not be seen."""
+"""By mark; the question mark stands for what could not be checked."""
 NARROW = 40  # Columns; a narrower terminal breaks lines itself
 
 
-GAP, BELOW = "  ", "    "  # Between columns, and before a last column that stands below its row
+GAP, BELOW = "  ", "    "  # Between columns, and before a last column printed below its row
 LAST_COLUMN = 44
-"""The fewest columns for long texts in the last column of a table: room for a UUID."""
+"""Least width in which a table's last column is wrapped, enough for a UUID."""
 
 
 def columns() -> int:
-    """Return the width of the terminal, 0 if the output is none."""
+    """Return the width of the terminal, 0 if the output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iterator[str]:
-    """Yield the lines of a text after a head; the others are indented by the head's length.
+    """Yield the lines of a text: the first one after a head, the others indented by its length.
 
-    A command in backquotes stays in one line, so that it can be copied. `width`: of a line; 0 for
-    no limit. `indent`: of the other lines, instead of the head's length.
+    A command in backquotes stays in one line, so that it can be copied. A `width` of 0 is no
+    limit; `indent` replaces the head's length.
     """
     if width < NARROW:
         yield f"{head}{text}".rstrip()
@@ -52,11 +52,11 @@ def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iter
 
 
 def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
-    """Yield the lines of a table of any texts; the first row is the header.
+    """Yield the lines of a table, with control characters escaped; the first row is the header.
 
-    The last column is broken to the width, in lines below it, or if it has no room there, below
-    the row. The others are never broken: their words are to be copied. If they do not fit
-    together, each row is a paragraph that names its columns.
+    Only the last column is wrapped, in its place or, if that is too narrow, below its row: users
+    copy words of the other columns. If these do not fit in a line, each row becomes a paragraph
+    that names its columns.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -89,14 +89,14 @@ def _paragraphs(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
 
 
 def wait_for_end(seconds: float) -> bool:
-    """Wait; return at once, with True, when nobody reads the output any more."""
+    """Wait; return True at once when the reader of the output has closed it."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
     return bool(poll.poll(seconds * 1000))
 
 
 def colored(text: str, color: str | None, *, bold: bool = False) -> str:
-    """Return a text in a color, if there is one and the output shows it (no-color.org)."""
+    """Return a text in a color if one is given and the output shows colors (no-color.org)."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if not color or is_plain or not sys.stdout.isatty():
         return text

@@ -42,16 +42,16 @@ NODE = click.argument("name", shell_complete=_nodes)
 @click.option("--base", type=click.Path(path_type=Path), help="Folder of all nodes.")
 @click.pass_context
 def sim(ctx: click.Context, base: Path | None) -> None:
-    """Keep the folder for the commands."""
+    """Pass the folder on to the commands."""
     ctx.obj = base or tree.default_base(os.environ, os.geteuid())
 
 
 @sim.command()
 @click.argument("name")
-@click.option("--profile", "kind", default="h100", show_default=True, help="What it is made of.")
-@click.option("--driver-version", help="Instead of the profile's.")
+@click.option("--profile", "kind", default="h100", show_default=True, help="The kind of node.")
+@click.option("--driver-version", help="The driver's version.  [default: the profile's]")
 @click.option(
-    "--plain", is_flag=True, help="Plain files for device nodes, no NVML: needs no root."
+    "--plain", is_flag=True, help="Plain files as device nodes, and no NVML: needs no root."
 )
 @click.pass_obj
 def create(base: Path, name: str, kind: str, driver_version: str | None, plain: bool) -> None:
@@ -64,7 +64,7 @@ def create(base: Path, name: str, kind: str, driver_version: str | None, plain: 
 
 
 @sim.command("list")
-@click.option("--profiles", is_flag=True, help="The profiles instead of the nodes.")
+@click.option("--profiles", is_flag=True, help="List the profiles instead.")
 @format_option("text")
 @click.pass_obj
 def list_(base: Path, *, profiles: bool, form: str) -> None:
@@ -105,10 +105,10 @@ def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) 
 @NODE
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0,
-              show_default=True, help="How much faster than written.")  # fmt: skip
+              show_default=True, help="Factor of speed.")  # fmt: skip
 @click.pass_obj
 def play_script(base: Path, name: str, script: Path, speed: float) -> None:
-    """Change a node as a script says, TOML or YAML, and return after its last step.
+    """Change a node by a script in TOML or YAML, and return after its last step.
 
     Example of a step: [[step]] at = 45, gpu = 0, set = {temp = 95}, over = 10
     """
@@ -137,9 +137,9 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
     The exit status is the command's; 127 if there is no such command, 126 if it cannot be
     executed.
 
-    Containers see the node's part of /proc and /sys where their engine starts them by
-    /run/nvct-sim/bin/runc or crun. These come first in PATH; an engine that is configured with a
-    path needs this one (containerd: BinaryName, Podman: --runtime).
+    Containers see the node's part of /proc and /sys if their engine starts them by
+    /run/nvct-sim/bin/runc or crun. These come first in PATH; configure their path in an engine
+    that does not use PATH (containerd: BinaryName, Podman: --runtime).
     """
     node = tree.find(base, name)
     command = argv[1:] if argv[0] == "--" else argv  # click keeps a leading "--" here
@@ -149,9 +149,9 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
 
 
 def _environment(node: tree.Node) -> dict[str, str]:
-    """Return a command's environment on a node, with its runc first and its kernel log."""
+    """Return the environment of a command on a node, whose runc comes first in PATH."""
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    nvct = os.path.dirname(sys.executable)  # of a checkout, which no PATH names
+    nvct = os.path.dirname(sys.executable)  # a checkout's folder is not in PATH
     own = {"PATH": f"{run_folder.PROGRAMS}:{path}:{nvct}", KMSG_ENV: str(node.tree / tree.KMSG)}
     return {**os.environ, **own}
 
@@ -161,7 +161,7 @@ def _environment(node: tree.Node) -> dict[str, str]:
 @DRIVER_ROOT
 @click.pass_obj
 def shell(base: Path, name: str, driver_root: str) -> None:
-    """Start a shell on a node; what it changes in /etc, /run and /dev is gone afterwards."""
+    """Start a shell on a node; its changes in /etc, /run and /dev are lost when it ends."""
     node = tree.find(base, name)
     program = os.environ.get("SHELL", "/bin/sh")
     sys.exit(attach.exec_in(node, [program], _environment(node), driver_root=driver_root))
@@ -171,12 +171,12 @@ def shell(base: Path, name: str, driver_root: str) -> None:
 @click.argument("snapshot", type=click.Path(exists=True))
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
 @click.option("--mode", default="auto", show_default=True,
-              help="How to look, as for nvidia-ctk cdi generate.")  # fmt: skip
+              help="Discovery mode, as of nvidia-ctk cdi generate.")  # fmt: skip
 def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
     """Print the CDI specification of a host that `nvct snapshot` recorded.
 
-    With a COMMAND, run it instead, with a config.toml that leads nvct's programs to the recorded
-    host. Such a program gets no answers of NVML, and prints paths of a temporary folder.
+    With a COMMAND, run it instead, with a config.toml that makes nvct's programs see the recorded
+    host. They see it without NVML, and print paths of a temporary folder.
 
     Example: nvct sim replay bug.tar.gz nvidia-ctk cdi generate
     """
@@ -204,7 +204,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
 
 @sim.command()
 def check() -> None:
-    """Tell whether containers can run on a node here."""
+    """Check whether containers can run on a simulated node here."""
     rootfs.check()
     click.echo("containers can run on a simulated node here")
 

@@ -31,20 +31,20 @@ DRY_RUN = click.option(
 
 @click.group(cls=GoGroup)
 def system() -> None:
-    """Device nodes of the driver, and the links to them in /dev/char."""
+    """Make the driver's device nodes, and links to them in /dev/char."""
 
 
 @system.command("create-device-nodes", cls=GoStyle)
 @click.option("--root", "--driver-root", "driver_root", default="/", show_default=True,
               envvar=["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"],
-              help="Where modprobe and the modules are, and dev/.")  # fmt: skip
+              help="Root of modprobe, the kernel modules and dev/.")  # fmt: skip
 @click.option("--dev-root", envvar=["NVIDIA_DEV_ROOT", "DEV_ROOT"],
               help="Where dev/ is.  [default: --root]")  # fmt: skip
 @click.option("--control-devices", is_flag=True,
               help="nvidiactl, nvidia-modeset, nvidia-uvm, nvidia-uvm-tools.")  # fmt: skip
 @click.option("--gpus", is_flag=True, help="nvidia0 and so on, for every GPU that has a driver.")
 @click.option("--caps", is_flag=True,
-              help="nvidia-caps/: of MIG, its instances, and IMEX.")  # fmt: skip
+              help="Those in nvidia-caps/: of MIG, its instances, and IMEX.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="All three.")
 @click.option("--load-kernel-modules", is_flag=True,
               help="First load nvidia, nvidia-uvm, nvidia-modeset.")  # fmt: skip
@@ -62,8 +62,8 @@ def create_device_nodes(
 ) -> None:
     """Make or correct the driver's device nodes.
 
-    Majors are the kernel's (/proc/devices); modes and owners are what the driver's parameters
-    say. A node with wrong numbers is replaced, and so is a file that is not a device node.
+    Majors come from /proc/devices, modes and owners from the driver's parameters. A node with
+    wrong numbers is replaced, and so is a file that is not a device node.
 
     Example: nvidia-ctk system create-device-nodes --all --dry-run
     """
@@ -73,15 +73,15 @@ def create_device_nodes(
     if load_kernel_modules:
         _load(roots.driver_root, dry_run=dry_run)
     elif not kinds:
-        say("nothing to do: ask for --control-devices, --gpus, --caps or --all")
+        say("nothing to do: add --control-devices, --gpus, --caps or --all")
     _make_nodes(roots, kinds, dry_run=dry_run)
 
 
 @system.command("create-dev-char-symlinks", cls=GoStyle)
 @click.option("--dev-char-path", envvar="DEV_CHAR_PATH", default="/dev/char", show_default=True,
-              help="Where the links are.")  # fmt: skip
+              help="Folder of the links.")  # fmt: skip
 @click.option("--driver-root", envvar=["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"], default="/",
-              show_default=True, help="Where modprobe and the modules are.")  # fmt: skip
+              show_default=True, help="Root of modprobe and the kernel modules.")  # fmt: skip
 @click.option("--dev-root", envvar=["NVIDIA_DEV_ROOT", "DEV_ROOT"],
               help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
 @click.option("--create-all", is_flag=True, envvar="CREATE_ALL",
@@ -103,8 +103,8 @@ def create_dev_char_symlinks(
 ) -> None:
     """Link /dev/char/MAJOR:MINOR to device nodes.
 
-    Without them, systemd takes the GPUs away from running containers when it is reloaded. Links
-    that lead elsewhere, or whose number the node no longer has, are corrected.
+    Without these links, systemd takes the GPUs away from running containers when it is reloaded.
+    Links to another file, or for a number that the node no longer has, are corrected.
 
     Example: nvidia-ctk system create-dev-char-symlinks --create-all
     """
@@ -122,7 +122,7 @@ def create_dev_char_symlinks(
 
 
 def _roots(driver_root: str, dev_root: str | None) -> Roots:
-    """Return the roots of the options; config.toml names those of /proc and /sys."""
+    """Return the roots: the driver's and dev from the options, /proc and /sys by config.toml."""
     settings = settings_in_force().replaced(
         driver_root=os.path.abspath(driver_root),
         dev_root=os.path.abspath(dev_root) if dev_root else "",
@@ -184,8 +184,8 @@ def _print_step(commands: Sequence[str], sentence: str, *, dry_run: bool) -> Non
        text="Search libraries only here.")  # fmt: skip
 @words("--config-search-path", env="NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS",
        text="Search configuration files only here.")  # fmt: skip
-@click.option("--no-nvml", is_flag=True, help="Do not ask NVML: it may hang on a broken host.")
-@click.option("--keep-uuids", is_flag=True, help="Leave the UUIDs of GPUs as they are.")
+@click.option("--no-nvml", is_flag=True, help="Do not ask NVML: it can hang on a broken host.")
+@click.option("--keep-uuids", is_flag=True, help="Keep the real UUIDs of GPUs.")
 def snapshot(
     *,
     output: str,
@@ -229,9 +229,9 @@ def snapshot(
        text="Only what these need: compute, utility, graphics, video, display, ngx, compat32, "
        "all.  [default: all but compat32]")  # fmt: skip
 @click.option("--mode", default="auto", show_default=True,
-              help="How to look, as for nvidia-ctk cdi generate.")  # fmt: skip
+              help="Discovery mode, as of nvidia-ctk cdi generate.")  # fmt: skip
 @driver_roots
-@click.option("--config", help="config.toml to take the roots from.")
+@click.option("--config", help="The config.toml with the roots.")
 def inventory(
     *,
     form: str,
@@ -246,7 +246,7 @@ def inventory(
 
     Format bind is one SRC:DST:OPTIONS a line: ro for a file, rw for a socket, rwm for a device
     node. docker --volume, podman --volume and apptainer --bind take the lines of files and
-    sockets, docker --device and podman --device those of nodes. A link becomes its file.
+    sockets, docker --device and podman --device those of nodes. Links are resolved.
 
     Format json is described by inventory.schema.json beside nvct/host/listing.py.
 

@@ -43,22 +43,23 @@ def validate() -> None:
 @click.option("--host-root", default="/", show_default=True, envvar="HOST_ROOT",
               help="The host's root, on the host.")  # fmt: skip
 @click.option("--host-root-ctr-path", "host_here", default="/host", show_default=True,
-              envvar="HOST_ROOT_CTR_PATH", help="The same for this process.")  # fmt: skip
+              envvar="HOST_ROOT_CTR_PATH",
+              help="The same folder, as this process sees it.")  # fmt: skip
 @click.option("--driver-install-dir", "driver_root", default="/run/nvidia/driver",
               show_default=True, envvar="DRIVER_INSTALL_DIR",
-              help="Where a driver container has its root, on the host.")  # fmt: skip
+              help="A driver container's root, on the host.")  # fmt: skip
 @click.option("--driver-install-dir-ctr-path", "driver_here", default="/run/nvidia/driver",
               show_default=True, envvar="DRIVER_INSTALL_DIR_CTR_PATH",
-              help="The same for this process.")  # fmt: skip
+              help="The same folder, as this process sees it.")  # fmt: skip
 @click.option("--require-driver-container", "managed", is_flag=True,
               envvar="NVCT_REQUIRE_DRIVER_CONTAINER",
-              help="Where the host has no driver, wait for .driver-ctr-ready.")  # fmt: skip
+              help="If the host has no driver, require .driver-ctr-ready.")  # fmt: skip
 @click.option("--disable-dev-char-symlink-creation", "no_links", is_flag=True,
               envvar="DISABLE_DEV_CHAR_SYMLINK_CREATION",
               help="Make no links in /host-dev-char, where the host's /dev/char is.")  # fmt: skip
 @click.option("--driver-validation-skip-gpu-init", "no_init", is_flag=True,
               envvar="DRIVER_VALIDATION_SKIP_GPU_INIT",
-              help="Ask nvidia-smi only for its version.")  # fmt: skip
+              help="Run nvidia-smi only for its version.")  # fmt: skip
 @_shared
 def driver(
     *,
@@ -75,7 +76,7 @@ def driver(
 ) -> None:
     """Check that the driver works, and write driver-ready.
 
-    driver-ready names the folders of the driver and of its nodes, for a shell or nvct install.
+    driver-ready names the folders of the driver and its device nodes, for a shell or nvct install.
 
     Example: nvct validate driver --with-wait
     """
@@ -105,15 +106,15 @@ def driver(
               help="Only write the file.")  # fmt: skip
 @_shared
 def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s: float) -> None:
-    """Check that this container was given GPUs, and write toolkit-ready.
+    """Check that this container has GPUs, and write toolkit-ready.
 
-    Run it in a container that the installed runtime has started.
+    Run it in a container that the installed runtime started.
 
     Example: nvct validate toolkit --with-wait
     """
     ready.remove(output_dir, ready.TOOLKIT)
     if skip_validation:
-        say("warning: not validated, as --skip-validation says")
+        say("warning: not validated, because of --skip-validation")
     else:
 
         def try_once() -> None:
@@ -125,7 +126,7 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 
 def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
-    """Return the result of a function; with a pause, retry until the function succeeds."""
+    """Return the function's result; with a pause, repeat the call until it succeeds."""
     last = ""
     while True:
         try:
@@ -152,11 +153,11 @@ def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
 def find_driver(
     host_here: str, driver_root: str, *, expects_container: bool = False
 ) -> dict[str, str]:
-    """Return the roots of the driver and its nodes, by the keys of driver-ready.
+    """Return the roots of the driver and its device nodes, by the keys of driver-ready.
 
-    If no driver works yet, the reason is printed, and the root is taken where one may come: a
-    driver container's if the host has no nvidia-smi and that folder exists, else the host's.
-    `expects_container`: whether a driver container's folder may come later, as after a boot.
+    If no driver works yet, the reason is printed, and the root where the driver is expected is
+    returned: the host's if the host has nvidia-smi, or if no driver container's folder exists and
+    none is to come (`expects_container`); else a driver container's.
     """
     host_here = host_here if os.path.isdir(host_here) else "/"
     driver_here = f"{host_here.rstrip('/')}{driver_root}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the /status of a node's agent: can pods have the GPUs, and if not, why?
 
-Contract: pure functions of what the agent has answered. Its container may have been changed by
-somebody: an answer of another form raises one of MALFORMED.
+Contract: pure functions of the agent's answer. The agent's container is not trusted: an answer of
+another form raises one of MALFORMED.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from nvct.host.nvml import messages, session
 Json: TypeAlias = Mapping[str, Any]
 
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
-LISTED = ("listed", "withdrawn")  # States of a resource that is as it should be
+LISTED = ("listed", "withdrawn")  # States of a resource without a fault
 RELEASED = ("released", "closing")  # States of NVML while the driver is being replaced
 WORKER_REMEDY = (
-    "The kubelet starts the container again; `kubectl logs --previous` of it says why it ended."
+    "The kubelet restarts the worker's container; its `kubectl logs --previous` says why it ended."
 )
-LEFT = ("refused", "yielded")  # States of a resource that another plugin has
+LEFT = ("refused", "yielded")  # States of a resource that another plugin offers
 
 
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
-    """Yield what keeps pods from GPUs, or one finding "ok"; MALFORMED for another form."""
+    """Yield the faults that keep pods from GPUs, or a finding "ok"; MALFORMED for another form."""
     if document["state"] == "waiting":
-        yield Finding(Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA")
+        yield Finding(Reason.GpuNotFound, "note", "this node has no NVIDIA GPU")
         return
     needed = [task for task in document["tasks"] if task["name"] in tasks]
     # A task may have failed because NVML does not answer.
@@ -43,7 +43,7 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
         is_well = not any(finding.is_fault for finding in found)
         yield from (is_well and [*_doubts(document)]) or found
     else:
-        text = "another program than this agent offers devices to the kubelet"
+        text = "a program other than this agent offers devices to the kubelet"
         yield Finding(Reason.ResourceNotListed, "unknown", text)
 
 
@@ -89,21 +89,21 @@ def _devices(resources: Sequence[Json]) -> Finding:
         withheld = {id_ for resource in resources for id_ in resource.get("withheld", ())}
         lasting = {id_: why for id_, why in unhealthy.items() if id_ not in withheld}
         id_, why = min((lasting or unhealthy).items())
-        if why.startswith(messages.REPLACED):  # the driver is back, its devices are looked at
+        if why.startswith(messages.REPLACED):  # the driver is back, its devices are being checked
             return Finding(reason=Reason.DriverBeingReplaced, severity="error", evidence=why)
         why, remedy = _with_remedy(why)
         severity: Severity = "error" if len(unhealthy) == total else "warning"
         text = f"{len(unhealthy)} of {total}; {id_}: {why}"
         if lasting:
             return Finding(Reason.DeviceUnhealthy, severity, f"unhealthy devices: {text}", remedy)
-        text = f"devices held back for a time: {text}"
+        text = f"devices withheld for a time: {text}"
         return Finding(Reason.DeviceWithheld, severity, text, remedy)
     names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
     return Finding(Reason.ResourceNotListed, "ok", f"the kubelet is offered {names}")
 
 
 def _doubts(document: Json) -> Iterator[Finding]:
-    """Yield what the preflight warns of; what it withholds is an unhealthy device."""
+    """Yield the preflight's warnings; devices that it withholds are unhealthy ones already."""
     for uuid, found in ((document.get("health") or {}).get("preflight") or {}).items():
         texts = [each["text"] for each in found.values() if each["effect"] == "warn"]
         if texts:
@@ -111,7 +111,7 @@ def _doubts(document: Json) -> Iterator[Finding]:
 
 
 def _with_remedy(why: str) -> tuple[str, str]:
-    """Return why a device is unhealthy, and the remedy that its sentence ends with, "" if none."""
+    """Split why a device is unhealthy into the reason and the remedy, "" if there is none."""
     for remedy in REMEDIES.values():
         if why.endswith(f"; {remedy}"):
             return why.removesuffix(f"; {remedy}"), f"{remedy[0].upper()}{remedy[1:]}."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The archive of `nvct doctor --bundle`: what was found, and what it was found in. Cold.
+"""The archive of `nvct doctor --bundle`: the checks' results and the data behind them. Cold.
 
 ::
 
@@ -10,9 +10,9 @@
     config.toml       the file in force, if there is one
     decisions.jsonl   the last records of `nvct log`
     kernel.txt        messages of the kernel about NVIDIA's driver
-    snapshot/         as `nvct snapshot` records it: `nvct sim replay` works on the archive
+    snapshot/         as `nvct snapshot` records it: `nvct sim replay` takes the archive
 
-Contract: everything in it went through `nvct.host.snapshot.redaction`.
+Contract: everything in the archive went through `nvct.host.snapshot.redaction`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nvct.version import __version__
 
 RECORDS = 200
 DRIVER_WORDS = ("NVRM", "nvidia", "nouveau", "Xid", "module with", "unsigned module")
-"""Words of the messages of the kernel that concern the driver."""
+"""Words by which kernel messages about the driver are found."""
 SNAPSHOT = "snapshot"
 USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 
@@ -43,8 +43,7 @@ USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
 def save(path: str, node: Node, documents: Mapping[str, Any], *, hangs: bool) -> None:
     """Write an archive that only its owner can read; HostError without a driver root.
 
-    `documents` are what was found, by name of its JSON file. If NVML `hangs`, it is not asked
-    again.
+    `documents` are by the names of their JSON files. If NVML `hangs`, it is not asked again.
     """
     uuids = Uuids()
     host, users = platform.node(), (node.env.get(name, "") for name in USER_VARIABLES)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the container of a process: by the id in its cgroup, and who knows the name of that id.
+"""Finds the container of a process by the id in its cgroup, and the container's name.
 
 Names come from the kubelet's links in /var/log/containers (pod, namespace and container), Docker's
-and Podman's state. No API server or engine is asked. A container that none of them knows is shown
-with the first digits of its id, and a process in no container without labels.
+and Podman's state. No API server or engine is asked. Without a name, the first digits of the id
+are the container's label; a process outside of containers has no labels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nvct.host.procfs import CONTAINER_ID
 Labels: TypeAlias = Mapping[str, str]
 
 USERS = re.compile(r"/user\.slice/user-[1-9]\d*\.slice/")
-"""The groups of a user's own systemd; rootless Podman has its containers there."""
+"""The cgroups of a user's own systemd, in which rootless Podman has its containers."""
 LOG = re.compile(r"([^_]+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
 """POD_NAMESPACE_CONTAINER-ID.log: pkg/kubelet/kuberuntime/legacy.go of Kubernetes."""
 KUBELET = "var/log/containers"
@@ -45,7 +45,7 @@ class Containers:
         self._read: dict[str, tuple[int, ...]] = {}
 
     def refresh(self) -> None:
-        """Look again which containers there are."""
+        """Read anew which containers exist."""
         try:
             names = os.listdir(self._path(KUBELET))
         except OSError:
@@ -61,12 +61,12 @@ class Containers:
             self._docker.clear()
 
     def labels(self, pid: int) -> Labels:
-        """Return the labels of a process's container; {} if it is in none, or has ended."""
+        """Return the labels of a process's container; {} without one, or after its end."""
         id_, labels = self._find(pid)
         return labels or ({"container": id_[:SHORT]} if id_ else {})
 
     def id_of(self, pid: int) -> str:
-        """Return the id of a process's container; "" if it is in none, or has ended."""
+        """Return the id of a process's container; "" without one, or after its end."""
         return self._find(pid)[0]
 
     def first_processes(self, proc: str) -> Iterator[tuple[str, int]]:
@@ -78,11 +78,11 @@ class Containers:
                 yield id_, pid
 
     def name_of_process(self, pid: int) -> str:
-        """Return the name of a process's container, as `name_of`; its id if it has no name."""
+        """Return the name of a process's container, as `joined`; its short id without a name."""
         return joined(self.labels(pid))
 
     def names(self) -> dict[str, str]:
-        """Return the names of all containers by id, as `name_of_id`, whether they run or not."""
+        """Return the names of all containers, running or not, by id."""
         podman = [id_ for names in self._podman.values() for id_ in names]
         try:
             docker = sorted(os.listdir(self._docker_folder))
@@ -96,11 +96,10 @@ class Containers:
         return joined(self._known(id_))
 
     def _find(self, pid: int) -> tuple[str, Labels]:
-        """Return the id of a process's container, and its names; ("", {}) without one.
+        """Return the id and labels of a process's container; ("", {}) without one.
 
-        Users choose the names of the groups below their slice, and a container those below its
-        own. So a user's group has no name but its id, and a container of the kubelet is looked for
-        from outside.
+        Users choose the names of cgroups below their slice, and a container those below its own.
+        So a user's container gets no labels, and the kubelet's outermost container comes first.
         """
         try:
             with open(self._path(f"proc/{pid}/cgroup"), encoding="utf-8") as file:
@@ -145,7 +144,7 @@ class Containers:
 
 
 def joined(labels: Labels) -> str:
-    """Return the name of a container, as namespace/pod/container; "" if none is known."""
+    """Return labels as a name, namespace/pod/container; "" without labels."""
     parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
     return "/".join(part for part in parts if part)
 

@@ -25,13 +25,13 @@ Signature: TypeAlias = dict[str, tuple[int, ...]]
 
 READ_LIMIT = 4 << 20
 OF_NRI, OF_HOST = "nvct-nri", ("nvct", "nvidia")
-"""The program of each record in NRI_DIR; how programs on the host begin, and no task of the agent.
-Who can write one of these folders could name any program."""
+"""The program of every record in NRI_DIR; the first letters of programs on the host, which no task
+of the agent has. A record with another folder's program is dropped, because it may be forged."""
 START = b'{"time":"'
-"""Of each record. After one that was cut off, by a full disk, the next is in the same line."""
+"""How a record starts. If a full disk cut one off, the next one is in the same line."""
 FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 OTHERS_MAY_READ = 0o022
-"""Permissions that others must not have in the folders that the kubelet makes for pods of nvct."""
+"""Permissions that others must not have in folders that the kubelet makes for nvct's pods."""
 NO_OTHERS = 0o077
 
 
@@ -43,11 +43,11 @@ class Ring:
     records: list[Record] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     is_readable: bool = True
-    is_whole: bool = True  # whether no record has been overwritten since the folder was made
+    is_whole: bool = True  # whether all records since the folder was made are still in it
 
 
 def read_ring(folder: str) -> Ring:
-    """Return what a folder has; one that is missing has no records."""
+    """Return the records in a folder, none if it does not exist, and what is wrong with it."""
     ring = Ring(folder=folder)
     try:
         status = os.lstat(folder)
@@ -56,12 +56,12 @@ def read_ring(folder: str) -> Ring:
     except OSError as error:
         return _unreadable(ring, _why(error))
     if not stat.S_ISDIR(status.st_mode):
-        return _unreadable(ring, "it is no folder: nothing is recorded")
+        return _unreadable(ring, "it is not a folder: nothing is recorded")
     if not os.access(folder, os.R_OK | os.X_OK):
         return _unreadable(ring, "only root can read it: run it with sudo")
     forbidden = OTHERS_MAY_READ if folder in (AGENT_DIR, NRI_DIR) else NO_OTHERS
     if status.st_uid == os.geteuid() and status.st_mode & forbidden:
-        text = f"others have permissions, its mode is {status.st_mode & 0o7777:o}"
+        text = f"other users have access, its mode is {status.st_mode & 0o7777:o}"
         ring.problems.append(f"{folder}: {text}: nothing is recorded")
     elif status.st_uid != os.geteuid() == 0:
         return _unreadable(ring, f"it belongs to uid {status.st_uid}: nothing is recorded")
@@ -72,7 +72,7 @@ def read_ring(folder: str) -> Ring:
 
 
 def signature(folders: Sequence[str]) -> Signature:
-    """Return what changes whenever a file of the folders does."""
+    """Return a value that changes whenever a file of the folders changes."""
     found: Signature = {}
     for path in (f"{folder}/{name}" for folder in folders for name in (OLD, NAME)):
         with suppress(OSError):
@@ -108,10 +108,10 @@ def _read_file(ring: Ring, name: str) -> None:
     try:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
-            ring.problems.append(f"{path}: it is no regular file: nothing is recorded")
+            ring.problems.append(f"{path}: it is not a regular file: nothing is recorded")
             return
         if status.st_uid != os.stat(ring.folder).st_uid:
-            who = f"it belongs to uid {status.st_uid}, who can change what is in it"
+            who = f"it belongs to uid {status.st_uid}, who can change its records"
             ring.problems.append(f"{path}: {who}")
         data = read_all(fd, status.st_size, READ_LIMIT)
     except OSError as error:
@@ -120,7 +120,7 @@ def _read_file(ring: Ring, name: str) -> None:
     finally:
         os.close(fd)
     if data is None:
-        ring.problems.append(f"{path}: it is larger than {READ_LIMIT >> 20} MiB, and not read")
+        ring.problems.append(f"{path}: not read, because it is over {READ_LIMIT >> 20} MiB")
         return
     _parse_lines(ring, path, data)
 
@@ -173,17 +173,17 @@ ID = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What to show."""
+    """The records to show."""
 
-    # a part of the bundle's path, such as a container's id, or of the resource, claim or device
-    # that the agent decided about; "" for all
+    # a part of the bundle's path, such as a container's id, or of the name of the resource, claim
+    # or device that the agent decided about; "" for all
     container: str = ""
     ids: tuple[str, ...] = ()
     outcome: str = ""
     since_s: float = 0.0
 
     def takes(self, record: Mapping[str, str]) -> bool:
-        """Return whether a record is to be shown."""
+        """Report whether a record is to be shown."""
         return (
             any(part in subject(record) for part in (self.container, *self.ids))
             and self.outcome in ("", record["outcome"])
@@ -192,7 +192,7 @@ class Filter:
 
 
 def folders(env: Mapping[str, str]) -> list[str]:
-    """Return where records are: the user's run directory, root's, and those of nvct's pods."""
+    """Return the folders of records: the user's run folder, root's, and those of nvct's pods."""
     own = run_dir(env)
     shared = [] if env.get(RUN_DIR_ENV) else [RUN_DIR]
     return list(dict.fromkeys([own, *shared, AGENT_DIR, NRI_DIR]))
@@ -200,14 +200,14 @@ def folders(env: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What some folders have."""
+    """The records of some folders."""
 
     records: list[Record]
     rings: list[Ring]
 
     @property
     def problems(self) -> list[str]:
-        """What cannot be read or written, a sentence each."""
+        """A sentence for each file or folder that cannot be read or written."""
         return [problem for one in self.rings for problem in one.problems]
 
 
@@ -215,14 +215,14 @@ ALL = Filter()
 
 
 def look(places: Sequence[str], wanted: Filter = ALL) -> Log:
-    """Return the records in some folders, the oldest first, and what is wrong with the folders."""
+    """Return the wanted records of some folders, the oldest first."""
     rings = [read_ring(place) for place in places]
     records = [record for one in rings for record in one.records if wanted.takes(record)]
     return Log(records=sorted(records, key=lambda record: float(record["time"])), rings=rings)
 
 
 def last(places: Sequence[str], bundle: str) -> Record | None:
-    """Return the last record about a bundle's folder; None if there is none that can be read."""
+    """Return the last readable record about a bundle's folder, None if there is none."""
     path = os.path.abspath(bundle)
     found = [one for one in look(places).records if one.get("bundle") == path]
     return found[-1] if found else None
@@ -231,7 +231,7 @@ def last(places: Sequence[str], bundle: str) -> Record | None:
 def follow(
     places: Sequence[str], wanted: Filter, wait: Callable[[float], bool]
 ) -> Iterator[Record]:
-    """Yield records, then each new one, until `wait`, which waits some seconds, returns true."""
+    """Yield the records, then each new one, until `wait`, which gets seconds, returns true."""
     shown: dict[str, Record] = {}
     before: dict[str, Record] = {}
     state: object = None
@@ -240,19 +240,19 @@ def follow(
         if since != state or shown.keys() != before.keys():
             now = {json.dumps(record): record for record in look(places, wanted).records}
             yield from (now[key] for key in now if key not in shown and key not in before)
-            # Between two files of one reading they may change places: its records are there next
-            # time.
+            # If the two files are swapped during a reading, it misses records, which the next one
+            # has. So the reading before is compared, too.
             before, shown = shown, now
         if wait(PAUSE_S):
             return
 
 
 def container_of(record: Mapping[str, str]) -> str:
-    """Return the id in a bundle's path, as Docker, Podman, containerd and CRI-O have it, or ""."""
+    """Return the container id in a bundle's path (of Docker, Podman, containerd, CRI-O), or ""."""
     parts = subject(record).replace(" ", "/").split("/")
     return next((part for part in reversed(parts) if ID.fullmatch(part)), "")
 
 
 def subject(record: Mapping[str, str]) -> str:
-    """Return what a record is about: a bundle, or what the agent decided about."""
+    """Return the subject of a record: a bundle, or a resource, claim or device of the agent."""
     return record.get("bundle") or record.get("about", "")

@@ -3,8 +3,8 @@
 
 dockerd prints this if it has no driver for GPUs. It looks for one only when it starts: for
 nvidia-container-runtime-hook on its PATH (all releases), since 29.2 also for nvidia-cdi-hook. So
-the causes are: another daemon, or a program that is missing, was installed later or is outside of
-PATH. There are seven causes that users report, and three related ones. No side effects.
+docker talks to another daemon, or a program is missing, was installed later or is outside of PATH.
+There are seven causes that users report, and three related ones. No side effects.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ CAUSES = {
 
 
 OF_RUNTIMES = ("does not know", "as the default runtime")
-"""Words of `nvct.engine.running.differences` about runtimes; its other ones are about CDI."""
+"""Words in `nvct.engine.running.differences` about runtimes; its other texts are about CDI."""
 
 
 def why_docker_cannot(host: DockerHost) -> list[Finding]:
-    """Return a finding for every cause that can be seen; the first error is mended first."""
+    """Return a finding for every cause that can be checked; the first error is mended first."""
     findings = list(_of_client(host.client))
     if the_cause(findings):
         return findings
@@ -68,9 +68,9 @@ def check(node: Node) -> Part:
         if hidden := [one for one in found if one.reason is Reason.EngineNotRunning]:
             return Part.absent(hidden[0])
         unknown = any(finding.severity == "unknown" for finding in found)
-        seen = " that can be seen" if unknown else ""
-        return Part.of(f"nothing is in the way of docker run --gpus{seen}", findings=found)
-    if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
+        seen = ", but not all could be checked" if unknown else ""
+        return Part.of(f"docker run --gpus: no cause of a failure found{seen}", findings=found)
+    if cause.reason is Reason.GpuNotFound:  # the check `gpus` reports that
         return Part.absent(cause.evidence)
     return Part.of(f"{command_of(cause)} fails: {cause.evidence}", findings=[cause])
 
@@ -108,7 +108,7 @@ def _of_client(client: Client) -> Iterator[Finding]:
     program, advice = client.program or "docker", ""
     seen = f"{program} is Docker's" if client.program else "no docker is on PATH"
     if client.podman:
-        seen = f"{program} is Podman, which does not do --gpus as Docker does"
+        seen = f"{program} is Podman, whose --gpus is not Docker's"
         advice = "podman run --device nvidia.com/gpu=all, or install Docker's own client"
     yield Finding(Reason.ClientIsPodman, "error" if advice else "ok", seen, advice)
     talks, advice = f"docker talks to {client.endpoint or 'an unknown place'} {client.source}", ""
@@ -128,8 +128,8 @@ def _of_client(client: Client) -> Iterator[Finding]:
 
 def _no_gpu(host: DockerHost) -> Finding:
     if host.gpus:
-        return Finding(Reason.GpuNotFound, "ok", f"{count(host.gpus, 'GPU')} of NVIDIA")
-    seen = "this host has no GPU of NVIDIA: none on the PCI bus, none in /proc/driver/nvidia"
+        return Finding(Reason.GpuNotFound, "ok", count(host.gpus, "NVIDIA GPU"))
+    seen = "this host has no NVIDIA GPU: none on the PCI bus, none in /proc/driver/nvidia"
     advice = "leave --gpus out, or give this machine a GPU"
     return Finding(Reason.GpuNotFound, "error", seen, advice)
 
@@ -140,22 +140,22 @@ def _no_driver(host: DockerHost) -> Finding:
     seen = "NVIDIA's kernel module is not loaded"
     if host.elsewhere:
         seen += f"; {host.elsewhere} has the GPU"
-    # Docker prints another message for this reason: the container's own start fails.
+    # Docker prints another message in this case: the start of the container fails.
     severity: Severity = "error" if host.gpus else "note"
     advice = "install the driver and load it: modprobe nvidia"
     return Finding(Reason.DriverNotLoaded, severity, seen, advice)
 
 
 def _no_daemon(host: DockerHost) -> Finding:
-    seen = f"no dockerd that serves {host.client.endpoint} is seen"
-    advice = "systemctl start docker; as another user than root, others' daemons are not seen"
+    seen = f"no dockerd found that serves {host.client.endpoint}"
+    advice = "systemctl start docker; only root sees the daemons of all users"
     seen += f": {host.hidden}" if host.hidden else ""
     return Finding(Reason.EngineNotRunning, "unknown" if host.hidden else "error", seen, advice)
 
 
 RUNTIME_HOOK, CDI_HOOK = HOOKS
 ASKS_AMD = (29, 3)
-"""From here on dockerd, with CDI on, answers for AMD where it knows nothing of NVIDIA."""
+"""Since this version, dockerd with CDI on looks for AMD GPUs if it finds no NVIDIA hook."""
 SNAP_ADVICE = (
     "snap remove docker, and install docker-ce or docker.io; the snap's own toolkit "
     "serves --runtime=nvidia"
@@ -164,7 +164,7 @@ INSTALL = "install nvct or nvidia-container-toolkit, then run: "
 
 
 def of_daemon(host: DockerHost, daemon: Daemon) -> list[Finding]:
-    """Return a finding for every cause that lies in the daemon and its programs."""
+    """Return a finding for every cause in the daemon and its programs."""
     return [
         _not_installed(host, daemon),
         _snap(daemon),
@@ -208,13 +208,13 @@ def _restart(daemon: Daemon) -> str:
 def _not_installed(host: DockerHost, daemon: Daemon) -> Finding:
     found = _found(daemon) or _elsewhere(host, daemon)
     if found:
-        return Finding(Reason.HookNotInstalled, "ok", f"{found.path} is there")
-    seen = f"{' or '.join(_needed(daemon))} is nowhere on this host"
+        return Finding(Reason.HookNotInstalled, "ok", f"{found.path} exists")
+    seen = f"this host has no {' or '.join(_needed(daemon))}"
     if daemon.engine.numbers >= ASKS_AMD:
         seen += "; dockerd then asks for AMD's: no known GPU vendor found"
     if CDI_HOOK in host.programs:
         # The package nvidia-container-toolkit-base has the CDI hook alone.
-        seen = f"half of it is installed: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
+        seen = f"the toolkit is incomplete: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
     return Finding(Reason.HookNotInstalled, "error", seen, INSTALL + _restart(daemon))
 
 
@@ -229,23 +229,23 @@ def _is_rootless(daemon: Daemon) -> bool:
 def _snap(daemon: Daemon) -> Finding:
     reason = Reason.SnapWithoutHook
     if not _is_snap(daemon):
-        return Finding(reason, "ok", f"dockerd is {daemon.engine.binary}, no snap's")
+        return Finding(reason, "ok", f"dockerd is {daemon.engine.binary}, not a snap's")
     if found := _found(daemon):
-        return Finding(reason, "ok", f"dockerd is a snap's and finds {found.path}")
-    seen = f"dockerd is a snap's: it does not see the host's {' or '.join(_needed(daemon))}"
+        return Finding(reason, "ok", f"dockerd is from a snap and finds {found.path}")
+    seen = f"dockerd is from a snap: it does not see the host's {' or '.join(_needed(daemon))}"
     return Finding(reason, _judged(daemon), seen, SNAP_ADVICE)
 
 
 def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
     if not _is_rootless(daemon):
-        return Finding(Reason.RootlessWithoutHook, "ok", "dockerd is root's")
+        return Finding(Reason.RootlessWithoutHook, "ok", "dockerd runs as root")
     seen = f"dockerd is rootless (uid {daemon.engine.uid}) and reads {daemon.engine.config}"
     severity: Severity = "ok"
     late = _is_late(daemon)
     registered = daemon.state.handlers if daemon.state else {}
     missing = [name for name in host.system_runtimes if name not in registered]
     if late or _found(daemon) is None:
-        why = "came after its start" if late else "is not on its PATH"
+        why = "was installed after its start" if late else "is not on its PATH"
         severity, seen = _judged(daemon), f"{seen}; {' or '.join(_needed(daemon))} {why}"
     elif missing:
         # --gpus works; --runtime does not.
@@ -255,14 +255,14 @@ def _rootless(host: DockerHost, daemon: Daemon) -> Finding:
 
 
 def _judged(daemon: Daemon) -> Severity:
-    """Return "error" if the daemon's PATH is known: a program that is not found is missing."""
+    """Return "error" if the daemon's PATH is known, so that a program not found is missing."""
     return "unknown" if daemon.engine.path is None else "error"
 
 
 def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
     reason = Reason.HookNotOnPath
     if daemon.engine.path is None:
-        seen = f"the environment of dockerd (process {daemon.engine.pid}) may not be read"
+        seen = f"this user may not read the environment of dockerd (process {daemon.engine.pid})"
         return Finding(reason, "unknown", seen, "run this as root")
     if found := _found(daemon):
         return Finding(reason, "ok", f"{found.path} is on dockerd's PATH")
@@ -282,10 +282,10 @@ def _is_late(daemon: Daemon) -> bool:
 
 
 def _knew_the_runtime(daemon: Daemon) -> bool:
-    """Report whether dockerd started with NVIDIA's runtime: then a later hook was replaced.
+    """Report whether dockerd started with NVIDIA's runtime, so that a newer hook replaces another.
 
-    That works: dockerd keeps its path. So it is after an upgrade, and after a move from NVIDIA's
-    packages to nvct's, also if that has changed the file.
+    dockerd keeps the hook's path, so it works after an upgrade, and after a move from NVIDIA's
+    packages to nvct's, even if that changed dockerd's file.
     """
     if daemon.state is None or daemon.started is None or daemon.configured is None:
         return False
@@ -297,29 +297,29 @@ def _knew_the_runtime(daemon: Daemon) -> bool:
 def _not_restarted(daemon: Daemon) -> Finding:
     reason, found = Reason.EngineNotRestarted, _found(daemon)
     if found is None:
-        return Finding(reason, "ok", "no program is found that could have come later")
+        return Finding(reason, "ok", "no hook program is found")
     if daemon.started is None:
-        return Finding(reason, "unknown", "when dockerd started cannot be told")
+        return Finding(reason, "unknown", "the time of dockerd's start is unknown")
     start = f"dockerd (process {daemon.engine.pid}) started {date(daemon.started)}"
     if not _is_late(daemon):
-        return Finding(reason, "ok", f"{start}, {found.path} was there before")
-    came = f"{found.path} came or was replaced {date(found.arrived)}"
-    seen = f"{start}, {came}; dockerd looks for it at its start only"
+        return Finding(reason, "ok", f"{start}, {found.path} is older")
+    came = f"{found.path} was installed or replaced {date(found.arrived)}"
+    seen = f"{start}, {came}; dockerd looks for it only when it starts"
     return Finding(reason, "error", seen, _restart(daemon))
 
 
 def _cdi(daemon: Daemon) -> Finding:
-    """Check CDI; what it lacks is an error only if nvidia-cdi-hook alone could serve --gpus."""
+    """Check CDI, a fault of which is an error only if nvidia-cdi-hook alone could serve --gpus."""
     on = _cdi_is_on(daemon)
     if daemon.problem or on is None:
-        seen = daemon.problem or "which release dockerd is cannot be told"
+        seen = daemon.problem or "dockerd's release is unknown"
         return Finding(Reason.EngineCdiDisabled, "unknown", seen)
     if on and daemon.specs:
         seen = f"CDI is on, with {', '.join(daemon.specs)}"
         return Finding(Reason.EngineCdiDisabled, "ok", seen)
     if on:
         reason = Reason.SpecificationMissing
-        seen = f"no CDI spec for {KIND} is in {', '.join(daemon.spec_dirs)}"
+        seen = f"there is no CDI spec for {KIND} in {', '.join(daemon.spec_dirs)}"
         advice = "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
     else:
         reason = Reason.EngineCdiDisabled
@@ -329,12 +329,12 @@ def _cdi(daemon: Daemon) -> Finding:
         advice = configure + _restart(daemon)
     alone = CDI_HOOK in daemon.programs and RUNTIME_HOOK not in daemon.programs
     if daemon.engine.numbers >= GPUS_BY_CDI and alone:
-        return Finding(reason, "error", f"{seen}, and {CDI_HOOK} alone serves --gpus", advice)
+        return Finding(reason, "error", f"{seen}, but {CDI_HOOK} serves --gpus by CDI", advice)
     return Finding(reason, "note", f"{seen}: --device {KIND}=0 needs it, --gpus does not", advice)
 
 
 def _cdi_is_on(daemon: Daemon) -> bool | None:
-    """Return whether CDI is on, by the daemon's own report or else its file and release."""
+    """Report whether CDI is on, by the daemon's own report, else by its file and release."""
     said = daemon.state.cdi if daemon.state else None
     reported = daemon.running.state.cdi if daemon.running and daemon.running.state else None
     return cdi_is_on(daemon.engine.numbers, said=said) if reported is None else reported
@@ -343,12 +343,12 @@ def _cdi_is_on(daemon: Daemon) -> bool | None:
 def _not_reloaded(daemon: Daemon) -> Finding:
     told, state = daemon.running, daemon.state
     if told is None or told.state is None or state is None:
-        why = (told and told.problem) or daemon.problem or "dockerd is not asked"
+        why = (told and told.problem) or daemon.problem or "dockerd was not asked"
         return Finding(Reason.EngineNotReloaded, "unknown", why)
     ours = engine_access.nvidia_handlers(state)
     said = running.differences(daemon.engine, state, told, ours)
     if not said:
-        seen = f"dockerd has in force what {daemon.engine.config} says"
+        seen = f"dockerd runs with the settings of {daemon.engine.config}"
         return Finding(Reason.EngineNotReloaded, "ok", seen)
     only_runtimes = len(said) == 1 and not set(ours) <= set(told.state.handlers)
     advice = f"kill -HUP {daemon.engine.pid}" if only_runtimes else _restart(daemon)
@@ -356,13 +356,13 @@ def _not_reloaded(daemon: Daemon) -> Finding:
 
 
 def _not_registered(daemon: Daemon) -> Finding:
-    """Tell what `--runtime=nvidia` does; it is no cause for which `--gpus` fails."""
+    """Check `--runtime=nvidia`, of which `--gpus` is independent."""
     hook, reported = daemon.programs.get(RUNTIME_HOOK), daemon.running and daemon.running.state
     access = Access(
         runtimes=engine_access.nvidia_handlers(reported or daemon.state),
         cdi=_cdi_is_on(daemon) and bool(daemon.specs),
         device=f"{KIND}=all",
-        why=f"CDI is off, or no specification of {KIND} is there",
+        why=f"CDI is off, or there is no specification of {KIND}",
         hook=hook.path if hook else "",
         is_known=bool(reported or daemon.state),
     )

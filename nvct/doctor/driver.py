@@ -2,8 +2,8 @@
 """Finds the driver and checks that it works, for `nvct validate`.
 
 The host's own driver comes first, as in gpu-operator's nvidia-validator, then the driver in the
-root of a driver container. A driver works if its nvidia-smi does. That runs in the driver's root,
-so the image of this container need not match it.
+root of a driver container. A driver works if its nvidia-smi does. nvidia-smi runs in the driver's
+root, so the image of this container need not match the driver.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 PROGRAM_DIRS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
           "/run/current-system/sw/bin", "/home/kubernetes/bin/nvidia/bin")  # fmt: skip
 WSL = "/usr/lib/wsl/lib/nvidia-smi"
-# Names in .driver-ctr-ready, with the module that has to be loaded and the status file.
+# Names in .driver-ctr-ready, with the module to be loaded and the status file.
 COMPONENTS = {
     "GDS_ENABLED": ("nvidia_fs", "nvidia-fs-ready"),
     "GDRCOPY_ENABLED": ("gdrdrv", "gdrcopy-ready"),
@@ -43,7 +43,7 @@ COMPONENTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where to look."""
+    """The roots to look in."""
 
     host: str = "/"  # the host's root, as a path of the host
     host_here: str = "/host"  # the same root, as a path of this process
@@ -79,7 +79,7 @@ class Driver:
 def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     """Return the driver of this host, or the reason why none works.
 
-    `ready`: a file that a driver container must have written; "" for none.
+    `ready` is a file that a driver container must have written; "" for none.
     """
     windows = f"{places.host_here.rstrip('/')}{WSL}"
     wsl = os.path.exists(windows) and os.path.getsize(windows) > 0
@@ -99,14 +99,14 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
         text = f"no working driver in {places.driver_here}: {of_container}"
         context = f"and none on the host: {host_problem}"
         return Finding(Reason.DriverNotWorking, "error", text, context=context)
-    # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
+    # dev/ alone, as for nvidia-validator, is not enough: it may be empty.
     has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
     dev_root = places.driver if has_dev else places.host
     return Driver(is_host=False, root=places.driver, dev_root=dev_root, has_dev=has_dev)
 
 
 def components(ready: str, sys: str) -> dict[str, Finding]:
-    """Return the status files of a driver container's optional parts: whether each is loaded.
+    """Return whether each optional module that the driver container's status file names is loaded.
 
     HostError if the driver container's file cannot be read.
     """
@@ -127,7 +127,7 @@ def in_this_container(environ: Mapping[str, str]) -> Finding | None:
     """Return the reason why this container cannot use a GPU, None if nvidia-smi works."""
     program = shutil.which(SMI, path=environ.get("PATH"))
     if not program:
-        text = f"{SMI} is not on PATH: this container was given no driver"
+        text = f"{SMI} is not on PATH: this container got no driver"
         remedy = "start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all"
         return Finding(Reason.ContainerWithoutDriver, "error", text, remedy)
     completed = command.run([program], TIMEOUT_S, env=dict(environ))
@@ -151,7 +151,7 @@ def _smi_problem(root: str, places: Places, programs: Programs) -> str:
 
 
 def smi_of(root: str) -> str:
-    """Return the path of nvidia-smi in a root, which may not work; "" if there is none."""
+    """Return the path of nvidia-smi, working or not, in a root; "" if there is none."""
     paths = (f"{folder}/{SMI}" for folder in PROGRAM_DIRS)
     return next((path for path in paths if os.path.lexists(root.rstrip("/") + path)), "")
 
@@ -159,9 +159,9 @@ def smi_of(root: str) -> str:
 def _run_with_host_libraries(
     root: str, program: str, arguments: list[str], places: Places, programs: Programs
 ) -> Completed:
-    """Run the nvidia-smi of a root that has no C library of its own, with the host's.
+    """Run the nvidia-smi of a root without a C library, with the host's libraries.
 
-    This is the case on Google's COS, or if only the driver's files are mounted.
+    Google's COS has such a root, and so has a node where only the driver's files are mounted.
     """
     usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
     folders = [folder for folder in usual if os.path.isdir(root + folder)]
@@ -179,7 +179,7 @@ DEV_CHAR = "/host-dev-char"
 
 
 def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> None:
-    """Make the links; load modules and make nodes if needed.
+    """Make the links in /dev/char; load modules and make device nodes if needed.
 
     HostError if the kernel has no major for a node.
     """

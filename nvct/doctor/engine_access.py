@@ -32,18 +32,18 @@ class Access:
     """How containers of an engine can get GPUs."""
 
     runtimes: tuple[str, ...] = ()
-    # whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen
+    # whether the engine gives NVIDIA's CDI devices; None if unknown
     cdi: bool | None = None
-    device: str = ""  # the qualified name of one that it gives, "" if none is known
+    device: str = ""  # the qualified name of such a device, "" if none is known
     why: str = ""  # why CDI gives none, "" if it does
-    # what makes a specification of this host readable, "" if another thing is wrong
+    # how to make a specification readable for the engine, "" if the fault is another one
     remedy: str = ""
     hook: str = ""
     is_known: bool = True
 
     @property
     def gives_gpus(self) -> bool:
-        """Whether there is a way at all."""
+        """Whether the engine has any way to give GPUs."""
         return bool(self.runtimes or self.cdi or self.hook)
 
 
@@ -58,7 +58,7 @@ def of(status: Status, registry: Registry) -> Access:
 
 
 def nvidia_handlers(state: State | None) -> tuple[str, ...]:
-    """Return the runtimes of NVIDIA's that an engine knows: also by its command line."""
+    """Return the names of NVIDIA's runtimes that an engine knows."""
     handlers = state.handlers if state else {}
     return tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path)))
 
@@ -69,19 +69,21 @@ def _spec_folders(status: Status) -> tuple[str, ...]:
 
 
 def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | None:
-    """Return what is to be said of an engine without a runtime of NVIDIA's: a fault if needed."""
+    """Return a finding about an engine without NVIDIA's runtimes, else None.
+
+    If the engine `is_needed` and has no other way to give GPUs, it is a fault.
+    """
     if access.runtimes:
         return None
     name = " ".join(word for word in (engine.engine, engine.version) if word)
     if not access.is_known:
-        text = f"{name}: its configuration is not readable, or not asked for: whether it has a "
-        text += "runtime of NVIDIA's cannot be told"
+        text = f"{name}: its configuration could not be read, so its runtimes are unknown"
         severity: Severity = "unknown" if is_needed else "note"
         return Finding(Reason.EngineNotConfigured, severity, text)
     severity = "note"
     if is_needed and not access.gives_gpus:
         severity = "unknown" if access.cdi is None else "warning"
-    text = f"{name}: no runtime of NVIDIA's{_consequence(engine, access)}"
+    text = f"{name}: no NVIDIA runtime{_consequence(engine, access)}"
     remedy = _remedy(engine, access) if severity == "warning" else ""
     return Finding(Reason.EngineNotConfigured, severity, text, remedy)
 
@@ -105,7 +107,7 @@ def _remedy(engine: Engine, access: Access) -> str:
     if access.remedy:
         return access.remedy
     if engine.leave:
-        return f"See what `nvct runtime status` says of {engine.platform or engine.engine}."
+        return f"See what `nvct runtime status` says about {engine.platform or engine.engine}."
     if engine.engine == "podman":
         return "Run `nvct publish`."
     lacks_only_a_spec = access.why.startswith("no specification")
@@ -123,7 +125,7 @@ def _by_cdi(status: Status, registry: Registry) -> Access:
     if state and engine.engine == "docker":
         is_on = docker.cdi_is_on(engine.numbers, said=state.cdi)
     if is_on is None:
-        return Access(why="whether CDI is on cannot be told")
+        return Access(why="it is unknown whether CDI is on")
     if not is_on:
         return Access(cdi=False, why="CDI is off")
     listed = status.running.devices if status.running else ()
@@ -133,13 +135,13 @@ def _by_cdi(status: Status, registry: Registry) -> Access:
 
 
 def _is_nvidias(kind: str) -> bool:
-    """Return whether a kind is of GPUs: also of a device plugin, such as k8s.gpu.nvidia.com."""
+    """Report whether a kind is one of GPUs, a device plugin's included (k8s.gpu.nvidia.com)."""
     vendor = kind.partition("/")[0]
     return kind == GPU_KIND or (vendor.endswith(VENDOR) and not vendor.startswith("management"))
 
 
 def _one_of(names: Iterable[str]) -> str:
-    """Return a device of NVIDIA's, the one of all GPUs if there is one; "" for none."""
+    """Return a device of NVIDIA's, preferably the device `all`; "" for none."""
     found = [name for name in names if _is_nvidias(name.partition("=")[0])]
     every = f"{GPU_KIND}=all"
     return every if every in found else next(iter(found), "")
@@ -163,9 +165,9 @@ def _by_specs(status: Status, registry: Registry) -> Access:
 
 
 def specs_read(status: Status, registry: Registry) -> Iterator[tuple[SpecFile, str, str]]:
-    """Yield each specification that an engine looks at: why it refuses it, and the remedy.
+    """Yield each specification that an engine reads, why it refuses the file, and the remedy.
 
-    Both are "" if it does not, or its release is not known.
+    Reason and remedy are "" if it accepts the file, or the engine's release is unknown.
     """
     engine, folders = status.engine, _with_links(_spec_folders(status))
     name = CDI_NAMES.get(engine.engine, engine.engine)
@@ -177,20 +179,20 @@ def specs_read(status: Status, registry: Registry) -> Iterator[tuple[SpecFile, s
 
 
 def _older_remedy(file: SpecFile, engine: str, release: str) -> str:
-    """Return what lets an engine, as `nvct.cdi` names it, read a spec that is too new for it."""
+    """Return the remedy for a spec that is too new for an engine, as `nvct.cdi` names it."""
     highest = engines.highest(engine, release)
     if not highest:
         return f"Use `--runtime=nvidia` with {engine} {release}, or update it."
     if file.spec["kind"].partition("/")[0].endswith("nvidia.com"):
         return (
             f"Run `nvidia-ctk cdi generate --cdi-version-max {highest} --output {file.path}`, and "
-            f"put {VERSION_ENV}={highest} into {REFRESH_ENV}, for later ones."
+            f"set {VERSION_ENV}={highest} in {REFRESH_ENV} for later ones."
         )
-    return f"Update {engine}, or have the specification written with cdiVersion {highest}."
+    return f"Update {engine}, or write the specification with cdiVersion {highest}."
 
 
 def _with_links(folders: tuple[str, ...]) -> set[str]:
-    """Return folders under both names that /run has."""
+    """Return the folders by both names, /run and /var/run."""
     real = {"/run" + folder.removeprefix("/var/run") for folder in folders if "/var/run" in folder}
     linked = {"/var" + folder for folder in folders if folder.startswith("/run/")}
     return {*folders, *real, *linked}
@@ -199,7 +201,7 @@ def _with_links(folders: tuple[str, ...]) -> set[str]:
 def _hook(engine: Engine) -> str:
     """Return the program by which dockerd serves `--gpus`, "" if it is not on dockerd's PATH.
 
-    nvidia-cdi-hook serves it too since 29.2, but only where CDI gives GPUs anyway.
+    nvidia-cdi-hook serves it, too, since 29.2, but only if CDI gives GPUs anyway.
     """
     folders = ":".join(DEFAULT_PATH_DIRS) if engine.path is None else engine.path
     return shutil.which(RUNTIME_HOOK_PROGRAM, path=folders or os.devnull) or ""

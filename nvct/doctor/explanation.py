@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explains the result of a container's create: the shim's decision, without its writes.
+"""Explains what a container's create would do: the shim's decision, without its writes.
 
 Cold. Contract: `nvct.container.decide` decides; this module only describes the outcome.
 Valid plans are read from the run directory, others are compiled into a temporary folder;
@@ -43,21 +43,21 @@ Document: TypeAlias = dict[str, Any]  # As JSON has it
 
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
 WORDS_ONLY = "the command line"
-VIEW_LATER = "no plan is kept: the first create makes the driver's view; shown is layout classic"
+VIEW_LATER = "shown is layout classic: the first create makes a plan and the driver's view"
 
 
 class Clock:
     """Measures steps that follow or interrupt each other."""
 
     def __init__(self, step: str) -> None:
-        # milliseconds by step, and how a plan was had; in the order of their ends
+        # milliseconds by step and by how it got its plan, in the order of their ends
         self.steps: dict[tuple[str, str], float] = {}
         self._step, self._since = step, time.monotonic()
 
     def end(self, how: str = "", *, then: str = "") -> str:
-        """End the current step, begin the next one, and return the name of the one that ended.
+        """End the current step, start the next one, and return the name of the ended one.
 
-        What is in no step, "", does not count.
+        Time in the step "" does not count.
         """
         key, now = (self._step, how), time.monotonic()
         self.steps[key] = self.steps.pop(key, 0.0) + (now - self._since) * 1000
@@ -65,7 +65,7 @@ class Clock:
         return key[0]
 
     def to_dicts(self) -> list[dict[str, object]]:
-        """Return the steps as JSON has them."""
+        """Return the steps for JSON."""
         return [
             {"step": step, "how": how, "ms": round(ms, 3)}
             for (step, how), ms in self.steps.items()
@@ -106,7 +106,7 @@ class Reader(Host):
         """Return the devices that the shim would choose, without a lease; HostError if too few."""
         if os.geteuid():
             posix.close(leases.open_folder(leases.folder_of(self.env), create=False))
-            self.notes.append("without root, containers of other users are seen if they compute")
+            self.notes.append("other users' containers are only seen by root, or if they compute")
         before = self.clock.end(then="free GPUs")
         try:
             found, program = self.free(want, source)
@@ -115,7 +115,7 @@ class Reader(Host):
             self.clock.end("looked for", then=before)
 
     def give_back(self) -> None:
-        """Do nothing: nothing was leased."""
+        """Do nothing, because nothing was leased."""
 
     def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
         """Return a plan that is compiled now, without a view of the driver."""
@@ -135,7 +135,7 @@ class Reader(Host):
 def explain(
     bundle: Bundle, program: str, env: Mapping[str, str], released: Callable[[], str] = lambda: ""
 ) -> Document:
-    """Return what the shim would do with a container; `released` is as in `messages.waiting`."""
+    """Return what the shim would do with a container; for `released` see `messages.waiting`."""
     clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None
@@ -216,9 +216,9 @@ def _decide(
     reader: Reader,
     trouble: NvctError | None,
 ) -> NvctError | None:
-    """Make the shim's decision, add its outcome to `document`, and return why it is refused.
+    """Make the shim's decision, add its outcome to `document`, and return the error or None.
 
-    `folder` is the bundle's; None if there is none, only a request.
+    `folder` is the bundle's; None for a request without a bundle.
     """
     config, clock = reader.config, reader.clock
 
@@ -236,7 +236,7 @@ def _decide(
         clock.end()
         if request is not None and folder is None and wants_view(bundle, config, decision.notes):
             decision.notes.append(
-                "layout farm is chosen by the container's root; shown is classic"
+                "shown is layout classic: whether it is farm depends on the container's root"
             )
         document["inject"] = outcome.injected(bundle)
     except NvctError as caught:
@@ -265,7 +265,7 @@ def _finding(notes: list[str], error: NvctError | None, config: Config) -> Findi
 
 
 def _lacking(config: Config) -> list[str]:
-    """Return the effects of missing driver files; NVML, which may hang, is not asked."""
+    """Return the effects of missing driver files, without NVML, which may hang."""
     try:
         inventory = live_host.discover(config, DiscoveryOptions(nvml=None))
     except NvctError:
@@ -274,7 +274,7 @@ def _lacking(config: Config) -> list[str]:
 
 
 def _lack(config: Config) -> Reason:
-    """Return what the host lacks, which errors of code `host` do not tell."""
+    """Return the reason for an error with the code `host`, which does not tell it."""
     found = parts.driver(Node(settings=config, env={})).findings
     reasons = (finding.reason for finding in found)
     lacks = (reason for reason in reasons if reason is not Reason.DriverIncomplete)
@@ -284,7 +284,7 @@ def _lack(config: Config) -> Reason:
 def of_words(
     env: list[str], annotations: Mapping[str, str], mounts: list[str], *, privileged: bool
 ) -> Bundle:
-    """Return the bundle of a container that has only a request."""
+    """Return the bundle of a container for a request of the command line."""
     root = paths.VOLUME_MOUNT_ROOT
     document = {
         "ociVersion": "1.0.2",

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out changes of paths completely or not at all, and takes them back.
+"""Makes changes of paths completely or not at all, and undoes them.
 
-`nvct doctor --fix` and `nvct migrate apply` make them; --undo takes back the last --fix, `nvct
-migrate back` all that apply did.
+`nvct doctor --fix` and `nvct migrate apply` make such changes; --undo undoes the last --fix, `nvct
+migrate back` every apply.
 
-Order: lock; take back what a killed run left; for each step: look at its paths, write the journal,
-change the paths. A failure takes back all steps. A kill at any point leaves each path in its
-former or its new state, and a journal from which the next --fix or --undo takes the changes back.
-What others changed since is left as it is.
+Order: lock; undo what a killed run left; for each step: look at its paths, write the journal,
+change the paths. A failure undoes all steps. A kill at any point leaves each path in its former or
+its new state, and a journal from which the next --fix or --undo undoes the changes. Paths that
+another program changed since then are left as they are.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from nvct.mig import holders
 
 Say = Callable[[str], None]
 NAME = "doctor.journal"
-ALONE_S = 600.0  # Until one that changes engines gives way: their restarts may take minutes
-CHANGED = "somebody else changed it since"
+ALONE_S = 600.0  # Limit for the lock: a command that restarts engines can hold it for minutes
+CHANGED = "another program changed it since"
 Rest = Callable[[Entry, PathState], PathState | None]
-"""Returns what a path that somebody changed since becomes at undo; None leaves it as it is."""
+"""Returns the state at undo of a path that another program changed; None leaves it as it is."""
 Needed = Callable[[Entry], str]  # Returns why a path must stay for now, "" if it need not
 Tell = Callable[[Sequence[str]], None]
-"""Tells others which paths were changed. If that was cut short, the next run does it again."""
+"""Gets the paths that changed. After a kill, the next run calls it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Step:
 
 
 class Transaction:
-    """The changes of one command on a host; `accumulates` if undo takes back all runs of it."""
+    """The changes of one command on a host; `accumulates` if undo undoes all its runs."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class Transaction:
     def alone(self) -> Iterator[None]:
         """Hold a lock around all transactions of a command; HostError if another holds it."""
         with self.paths.locked():
-            pass  # the folder is there, and is only ours
+            pass  # creates the folder, or checks that it is ours alone
         lock = f"{os.path.splitext(self.page_path)[0]}.lock"
         with files.Lock(lock, ALONE_S):
             yield
 
     def settle(self) -> None:
-        """Take back what a killed run left; without such a run, write nothing.
+        """Undo what a killed run left; without such a run, write nothing.
 
-        Contract: it comes before the checks, because they would not find what is taken back.
+        Contract: call it before the checks, because they cannot find faults that it brings back.
         """
         if self._page().pending is None:
             return
@@ -102,7 +102,7 @@ class Transaction:
                 self._finish(page.pending, page.done, left)
 
     def carry_out(self, steps: Sequence[Step]) -> bool:
-        """Carry out all steps; return False if one failed, and all were taken back."""
+        """Carry out all steps; return False if one failed and all were undone."""
         with self.paths.locked():
             page = self._page()
             entries = self._take_back_pending(page)
@@ -122,7 +122,7 @@ class Transaction:
             return True
 
     def undo(self, *, dry_run: bool = False) -> bool:
-        """Take back the last --fix; return whether all of it is taken back."""
+        """Undo the last --fix, or all runs; report whether nothing is left to undo."""
         with self.paths.locked():
             page = self._page()
             if page.pending and page.done and self.accumulates and not dry_run:
@@ -131,12 +131,12 @@ class Transaction:
             record = page.pending or page.done
             if record is None:
                 folder = self.journal.folder
-                self.say(f"nothing to take back: {folder} has no record of a --fix")
+                self.say(f"nothing to undo: {folder} has no record of a --fix")
                 return True
             if dry_run:
                 return not self._take_back(record, dry_run=True)
             done = page.done if page.pending else None
-            self._save(Page(done=done, pending=record))  # if killed, the next run goes on
+            self._save(Page(done=done, pending=record))  # after a kill, the next run goes on
             left = self._take_back(record)
             self._finish(record, done, left)
             return not left
@@ -166,23 +166,23 @@ class Transaction:
         if isinstance(error, NvctError):
             text = f"{error.message}; {error.hint}" if error.hint else error.message
         self.say(f"{step.name} failed: {text}")
-        self.say("what this run changed is taken back" if entries else "nothing was changed")
+        self.say("undoing the changes of this run" if entries else "nothing was changed")
         record = self._record(entries)
         self._finish(record, done, self._take_back(record))
 
     def _finish(self, record: Record, done: Record | None, left: Sequence[Entry]) -> None:
-        """Save the journal after an undo, with the entries that could not be taken back yet."""
+        """Save the journal after an undo, with the entries that could not be undone yet."""
         self.tell([entry.path for entry in record.entries])
         self._save(Page(done=done, pending=replace(record, entries=tuple(left)) if left else None))
 
     def _take_back_pending(self, page: Page) -> list[Entry]:
         if page.pending is None:
             return []
-        self.say("an earlier run was not finished: what it changed is taken back first")
+        self.say("an earlier run was cut short: undoing its changes first")
         return self._take_back(page.pending)
 
     def _take_back(self, record: Record, *, dry_run: bool = False) -> list[Entry]:
-        """Put back what was there before; return the entries for which that may work later."""
+        """Restore the former states; return the entries for which that may work later."""
         left = []
         for entry in reversed(record.entries):
             current = self.paths.state_of(entry)
@@ -207,17 +207,17 @@ class Transaction:
         return left[::-1]
 
     def _make_folders(self, entry: Entry) -> None:
-        """Make the folders of a path that are gone, as those in /run are after a boot."""
+        """Make missing folders of a path, such as those in /run after a boot."""
         if entry.before != ABSENT:
             self.paths.make_folders(missing_folders(entry.path))
 
     def _why_left(self, entry: Entry, current: PathState, record: Record) -> str:
-        """Return why a path cannot be put back now; "" if it can."""
+        """Return why a path cannot be restored now; "" if it can."""
         if not current.is_like(entry.after):
             return CHANGED
         if current != ABSENT and not current.is_file:
             is_own = not entry.identity or entry.identity == identity(entry.path)
-            is_lasting = not entry.path.startswith(f"{self.roots.dev}/")  # that is empty at boot
+            is_lasting = not entry.path.startswith(f"{self.roots.dev}/")  # dev is new at each boot
             if not is_own or not (is_lasting or record.boot == self._boot()):
                 return CHANGED
         if current.is_node and current.rdev != entry.before.rdev:
@@ -243,7 +243,7 @@ class Transaction:
 
 
 def _merged(old: Sequence[Entry], new: Sequence[Entry]) -> list[Entry]:
-    """Return entries that take back both; what somebody else did in between stays."""
+    """Return entries that undo old and new changes, but not those of other programs in between."""
     entries = {entry.path: entry for entry in old}
     for entry in new:
         first = entries.get(entry.path)

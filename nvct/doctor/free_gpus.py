@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs and MIG devices are free, for the word free:N of a request, and `nvct ps --free`.
+"""Finds free GPUs and MIG devices, for the word free:N of a request, and `nvct ps --free`.
 
 Cold; changes nothing. A device is in use if a process computes on it, a container has its node, or
-a lease of it counts (nvct.container.leases). A display server does not use a GPU, nor does what
-only watches one. Without root, containers of other users that do not compute are not seen.
+a lease of it counts (nvct.container.leases). A display server or monitor does not use a GPU.
+Without root, containers of other users are only seen if they compute.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Return e.g. "GPU 0" or "MIG device 1/0 of GPU 0"."""
+        """A text such as "GPU 0" or "MIG device 1/0 of GPU 0"."""
         gpu = f"GPU {self.device.gpu}"
         return f"MIG device {self.device.instance} of {gpu}" if self.device.instance else gpu
 
     def to_dict(self) -> dict[str, object]:
-        """Return the device as JSON has it."""
+        """Return the device for JSON."""
         return {
             "gpu": self.device.gpu,
             "instance": self.device.instance,
@@ -69,8 +69,8 @@ class Candidate:
 def of_host(roots: Roots, folder: str) -> list[Candidate]:
     """Return the devices of this host; `folder` has the leases.
 
-    Raises DriverNotFoundError or NvmlError if NVML is missing or silent, and UnsafePathError if
-    the folder of leases cannot be believed.
+    Raises DriverNotFoundError if NVML is missing, NvmlError if it does not answer, and
+    UnsafePathError if another user can write to the folder of leases.
     """
     session = shared_session(nvml_library(roots))
     state = session.mig()
@@ -82,10 +82,10 @@ def of_host(roots: Roots, folder: str) -> list[Candidate]:
 
 
 def held(folder: str, containers: Containers) -> dict[str, str]:
-    """Return who has a lease that counts, by the device's UUID."""
+    """Return the holders of leases that count, by the device's name in leases."""
     try:
         fd = leases.open_folder(folder, create=False)
-    except HostError:  # nobody has made it yet
+    except HostError:  # it does not exist yet
         return {}
     try:
         found = [lease for lease in leases.all_in(fd) if lease.counts]
@@ -153,13 +153,13 @@ def candidates(
 
 
 def fitting(found: Sequence[Candidate], memory: int, profile: str) -> list[Candidate]:
-    """Return those of a profile and size, the emptiest first."""
+    """Return the devices of a profile with at least this memory, the emptiest first."""
     fits = (c for c in found if c.profile == profile and c.memory >= memory)
     return sorted(fits, key=lambda c: (c.used, c.device))
 
 
 def used_by(found: Sequence[Candidate]) -> list[str]:
-    """Return who uses which devices, a text for those of the same users."""
+    """Return a text for each group of devices with the same users, such as "GPU 0, 1: pod a"."""
     devices: dict[tuple[str, ...], list[str]] = {}
     for one in found:
         devices.setdefault(one.users, []).append(one.name)
@@ -167,7 +167,7 @@ def used_by(found: Sequence[Candidate]) -> list[str]:
 
 
 def there(found: Sequence[Candidate], profile: str) -> str:
-    """Return which devices this host has, for a request that none or too few fit."""
+    """Return a text about this host's devices, for a request that too few of them fit."""
     kinds = Counter(
         one.profile if profile else f"{one.memory / (1 << 30):.1f}Gi"
         for one in found
@@ -178,12 +178,12 @@ def there(found: Sequence[Candidate], profile: str) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Return e.g. "GPU 0, 1, 2"."""
+    """Return a text such as "GPU 0, 1, 2"."""
     return ", ".join([names[0], *(name.removeprefix("GPU ") for name in names[1:])])
 
 
 def answer(args: list[str]) -> dict[str, object]:
-    """Return which devices are free, who uses the others, and the path of the hook program."""
+    """Return the free devices, the users of the others, and the path of the hook program."""
     match args:
         case ["free", path, folder, memory, profile]:
             settings = load.load(path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that each GPU works: what NVML and the kernel's messages tell of it. Cold.
+"""Checks by NVML and the kernel's messages that each GPU works. Cold.
 
-An XID of the last hour counts, because the GPU may have been reset since an older one. What an XID
-asks for is in the table of `nvct.host.faults`.
+Only XIDs of the last hour count, because the GPU may have been reset since an older one. The table
+of `nvct.host.faults` has the action for each XID.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_START = ("RmInitAdapter failed", "rm_init_adapter failed")
 
 
 def check(node: Node) -> Part:
-    """Check that no GPU is lost, waits for a reset, or reported an error that asks for one."""
+    """Check that no GPU is lost, waits for a reset, or reported an error that needs an action."""
     reported, state, log = node.ask("conditions", NvmlConditions), node.mig, node.log
     number = len(reported.gpus) if reported else 0
     if not number and not pci.count(node.roots):
@@ -38,13 +38,13 @@ def check(node: Node) -> Part:
         return Part.absent("NVML reports no GPU")
     if any(finding.is_fault for finding in found) or not number:
         return Part.of(*found)
-    return Part.of(f"{count(number, 'GPU')}, none with an error that asks for something", *found)
+    return Part.of(f"{count(number, 'GPU')}, none with an error that needs an action", *found)
 
 
 def _unlisted(roots: Roots, state: MigState | None) -> Iterator[Finding]:
-    """Yield a finding for each GPU that the driver has and NVML does not list.
+    """Yield a finding for each GPU that the driver has but NVML does not list.
 
-    NVML does not list a GPU without its device node either, and then the GPU itself is well.
+    If its device node is missing, that is the reason, and the GPU itself works.
     """
     listed = {procfs.canonical_bus_id(gpu.bus_id) for gpu in state.gpus} if state else set()
     for gpu in procfs.gpus(roots) if state else ():
@@ -55,7 +55,7 @@ def _unlisted(roots: Roots, state: MigState | None) -> Iterator[Finding]:
             text = f"{node} does not exist, and NVML does not list GPU {gpu.bus_id}"
             yield Finding(Reason.DeviceNodesMissing, "error", text)
         else:
-            text = f"GPU {gpu.bus_id} is the driver's, and NVML does not list it"
+            text = f"the driver has GPU {gpu.bus_id}, but NVML does not list it"
             yield Finding(Reason.DeviceUnhealthy, "error", text)
 
 
@@ -77,7 +77,7 @@ def _messages(log: Log) -> Iterable[Finding]:
                 name = f"GPU {match[1]}:{match[2]}:{match[3]}"
                 found[match[0]] = _of_fault(name, fault, f", {ago}", severe="warning")
         elif any(words in text for words in NO_START):
-            # A GPU that was reset since works, and NVML says so.
+            # Only a warning: after a reset since then, the GPU works.
             found[text] = Finding(Reason.DeviceUnhealthy, "warning", f"{text}, {ago}")
     return found.values()
 
@@ -93,4 +93,4 @@ REMEDIES = {
     "reboot": "Reboot this host.",
     "replace": "Have the GPU replaced; run NVIDIA's field diagnostics first.",
 }
-"""By what a fault asks for."""
+"""By the action of a fault."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who uses the GPUs of this host: processes and containers, for `nvct ps`. Cold; changes nothing.
+"""Finds the processes and containers that use this host's GPUs, for `nvct ps`. Cold; only reads.
 
 A process uses a device that it has open. A container has a device that is among its device nodes,
-whether or not a process of it has the device open. What the NRI plugin has recorded of a container
-is not looked for in /proc again, and it says since when. Contract: a process that ends meanwhile
-is left out; without root, those of other users are not seen.
+whether or not one of its processes has the device open. For a container that the NRI plugin
+recorded, the record, which has a time, is used instead of /proc. Contract: a process that ends
+meanwhile is left out; without root, those of other users are not seen.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from nvct.host.roots import Roots
 from nvct.mig import holders
 
 RUNTIMES = re.compile(r"[/:-](?:runc|crun|youki)(?![a-z])")
-"""In the link /proc/PID/exe: /usr/bin/crun, /runc, /memfd:runc_cloned:/proc/self/exe (deleted)."""
+"""Matches targets of /proc/PID/exe: /usr/bin/crun, /runc, /memfd:runc_cloned:/proc/self/exe."""
 
 
 class Device(NamedTuple):
-    """A GPU, or a MIG device of it."""
+    """A GPU, or one of its MIG devices."""
 
     gpu: int
     instance: str
-    """Ids of its GPU instance and compute instance, such as 1/0; "" for the GPU itself."""
+    """Ids of GPU instance and compute instance, such as 1/0; "" for the GPU itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """A process that has a device open, or a container that has its node and no such process."""
+    """A process that has a device open, or a container that has only the device's node."""
 
     device: Device
     pid: int = 0  # of the process; 0 if a container only has the node
-    command: str = ""  # its name, as the kernel has it; "" without a process
+    command: str = ""  # the process's name in the kernel; "" without a process
     memory: int | None = None  # bytes of the GPU's memory; None if NVML does not report it
-    unit: str = ""  # the systemd service, "" if it is in none
-    # of the container: container, namespace, pod; empty if it is in none
+    unit: str = ""  # the process's systemd service, "" without one
+    # container, namespace and pod; empty outside of containers
     labels: Mapping[str, str] = field(default_factory=dict)
-    # when the container got it, in seconds since 1970; 0.0 if that is not known
+    # when the container got the device, in seconds since 1970; 0.0 if unknown
     since: float = 0.0
 
     def to_dict(self) -> dict[str, object]:
-        """Return the use as JSON has it."""
+        """Return the use for JSON."""
         return {
             "gpu": self.device.gpu,
             "instance": self.device.instance,
@@ -69,13 +69,13 @@ class Use:
 
 
 def of_host(roots: Roots) -> list[Use]:
-    """Return who uses the GPUs; DriverNotFoundError without NVML, NvmlError if it is silent."""
+    """Return the uses of GPUs; DriverNotFoundError without NVML, NvmlError without an answer."""
     session = shared_session(nvml_library(roots))
     state = session.mig()
     try:
         samples = session.ask("samples", NvmlSamples)
     except NvmlError:
-        samples = None  # the memory of processes is not shown then
+        samples = None  # then the memory of processes is unknown
     record = gpu_record.read()
     return users(roots, state, samples, recorded=record.holdings if record else ())
 
@@ -87,7 +87,7 @@ def users(
     host: str = "/",
     recorded: Sequence[Holding] = (),
 ) -> list[Use]:
-    """Return who uses the GPUs, by device and process."""
+    """Return the uses of GPUs, sorted by device and process."""
     containers = Containers(host)
     containers.refresh()
     known = {each.id: each for each in recorded}
@@ -95,7 +95,7 @@ def users(
     found = []
     for holder in holders.holders(roots, state.gpus, ignore=holders.own_processes(roots)):
         device = _device(holder.device)
-        whole = Device(device.gpu, "")  # an old driver does not tell the instance
+        whole = Device(device.gpu, "")  # old drivers report memory without the instance
         holding = known.get(containers.id_of(holder.pid))
         found.append(
             Use(
@@ -124,7 +124,7 @@ def users(
 
 
 def without_ways(uses: Sequence[Use]) -> list[Use]:
-    """Return the uses but those of a GPU by who uses a MIG device of it: that needs both nodes."""
+    """Return the uses without those of a GPU by a user of its MIG device, who needs both nodes."""
     of_instances = [(use.device.gpu, use.pid, use.labels) for use in uses if use.device.instance]
     return [
         use
@@ -134,7 +134,7 @@ def without_ways(uses: Sequence[Use]) -> list[Use]:
 
 
 def _device(name: str) -> Device:
-    """Return the device with a name of nvct.mig.holders, such as "GPU 0, instance 1/0"."""
+    """Parse a device's name in nvct.mig.holders, such as "GPU 0, instance 1/0"."""
     gpu, _, instance = name.removeprefix("GPU ").partition(", instance ")
     return Device(int(gpu), instance)
 
@@ -151,26 +151,26 @@ def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
 
 
 def _is_being_made(folder: str, roots: Roots) -> bool:
-    """Report whether a process, by its folder of procfs, makes its container.
+    """Report whether the process of a procfs folder is a runtime that makes a container.
 
-    A runtime has the host's root until it has mounted the container's. A container can have it for
-    good: `docker run -v /:/host IMAGE chroot /host`.
+    A runtime has the host's root until it has mounted the container's. The program is tested, too,
+    because a container can keep the host's root: `docker run -v /:/host IMAGE chroot /host`.
     """
     try:
         if not RUNTIMES.search(os.readlink(f"{folder}/exe")):
             return False
         hosts = ("/", f"{roots.proc}/1/root")
         return any(os.path.samefile(f"{folder}/root", host) for host in hosts)
-    except OSError:  # of another user, or it has ended
+    except OSError:  # another user's process, or it has ended
         return False
 
 
 def _nodes(
     roots: Roots, pid: int, devices: Mapping[tuple[int, int], Device]
 ) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of nodes in the /dev of a container's process, which may have any files.
+    """Yield the numbers of GPU nodes in the /dev of a container's process.
 
-    Only the driver's names are looked at.
+    Only the driver's names are looked up, because the container may have any other files there.
     """
     folder = procfs.folder_of_live_thread(roots.proc, pid)
     if _is_being_made(folder, roots):

@@ -26,7 +26,7 @@ from nvct.linux.files import read_bytes
 SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
 EVERYBODY = stat.S_IROTH | stat.S_IWOTH
 GROUP = stat.S_IRGRP | stat.S_IWGRP
-"""What the driver gives its nodes unless NVreg_DeviceFileMode says something else."""
+"""The group's part of the driver's default mode, which NVreg_DeviceFileMode can change."""
 WORDS = {True: "on", False: "off"}
 PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
 SLOW_S = 1.0
@@ -34,16 +34,16 @@ SLOW_S = 1.0
 
 
 def gpus(node: Node) -> Part:
-    """Check that NVIDIA's driver has the GPUs of the PCI bus."""
+    """Check that the GPUs on the PCI bus are bound to NVIDIA's driver."""
     number = pci.count(node.roots)
     if not number:
-        return Part.absent("no GPU of NVIDIA on the PCI bus")
+        return Part.absent("no NVIDIA GPU on the PCI bus")
     elsewhere = pci.bound_elsewhere(node.roots)
     texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
     natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
-    # A GPU that is handed on to a virtual machine is as its owner wants it.
+    # A GPU that is passed through to a virtual machine is no fault.
     found = Finding.each(Reason.GpuBoundElsewhere, "error" if natives else "note", texts)
-    return Part.of(f"{count(number, 'GPU')} of NVIDIA on the PCI bus", *found)
+    return Part.of(f"{count(number, 'NVIDIA GPU')} on the PCI bus", *found)
 
 
 def nvml(node: Node) -> Part:
@@ -61,9 +61,9 @@ def nvml(node: Node) -> Part:
 
 
 def _first_answer_s(node: Node) -> float | None:
-    """Return how long NVML's first answer took to this process, in seconds.
+    """Return how long this process waited for NVML's first answer, in seconds.
 
-    It starts the GPUs that nothing else uses; so it is short if something uses them.
+    It includes the start of GPUs that nothing else uses.
     """
     return node.session.first_answer_s if node.session else None
 
@@ -72,19 +72,19 @@ def mig(node: Node) -> Part:
     """Check that no GPU waits for a reset to change its MIG mode."""
     capable = [gpu for gpu in node.mig.gpus if gpu.capable] if node.mig else []
     if not capable:
-        return Part.absent("no GPU that NVML reports can do MIG")
+        return Part.absent("NVML reports no GPU with MIG")
     on = sum(gpu.enabled for gpu in capable)
     waiting = [
-        f"GPU {gpu.bus_id} has MIG {WORDS[gpu.enabled]}, and {WORDS[gpu.pending]} after a reset"
+        f"GPU {gpu.bus_id} has MIG {WORDS[gpu.enabled]}, but {WORDS[gpu.pending]} after a reset"
         for gpu in capable
         if gpu.enabled != gpu.pending
     ]
     found = Finding.each(Reason.MigModePending, "warning", waiting)
-    return Part.of(f"on in {on} of {count(len(capable), 'GPU')} that can do it", *found)
+    return Part.of(f"on in {on} of {count(len(capable), 'GPU')} with MIG", *found)
 
 
 def persistence(node: Node) -> Part:
-    """Check that something keeps the GPUs initialized: else each first user of a GPU waits."""
+    """Check that something keeps the GPUs initialized, so that the first user need not wait."""
     if not procfs.driver_version(node.roots):
         return Part.absent(procfs.NOT_LOADED)
     path = f"{node.roots.run}/{PERSISTENCED_SOCKET}"
@@ -104,7 +104,7 @@ def persistence(node: Node) -> Part:
 
 
 def driver_nodes(dev: str) -> dict[str, os.stat_result]:
-    """Return the nodes that a container needs, with their status."""
+    """Return the device nodes that containers need, with their status, by path."""
     nodes = {}
     for name in procfs.list_directory(dev):
         if SHARED_NODE.fullmatch(name):
@@ -114,7 +114,7 @@ def driver_nodes(dev: str) -> dict[str, os.stat_result]:
 
 
 def node_modes(node: Node) -> Part:
-    """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
+    """Check that every user can open the driver's nodes, because NVML's error is not clear."""
     nodes = driver_nodes(node.roots.dev)
     if not nodes:
         return Part.absent("no device node of the driver")
@@ -124,7 +124,7 @@ def node_modes(node: Node) -> Part:
     path, status = closed[0]
     text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
     if status.st_mode & GROUP == GROUP:
-        text += "without the group neither rootless engines nor users in containers can open it"
+        text += "rootless engines and users in containers need that group to open it"
     else:
         text += "only its owner can open it, on the host and in containers"
     if len(closed) > 1:
@@ -151,13 +151,13 @@ def character_links(node: Node) -> Part:
 
 
 MODULE = re.compile(rb"^(?:[^:\n]*/)?nvidia(?:-current)?\.ko(?:\.\w+)?:", re.MULTILINE)
-"""The module's line in modules.dep, with a suffix of compression or none. Debian renames it."""
+"""The module's line in modules.dep, compressed or not. Debian calls it nvidia-current."""
 DEP_LIMIT = 16 << 20
 UNSIGNED = (
     "module with unavailable key is rejected", "unsigned module is rejected",
     "unsigned module loading is restricted", "Key was rejected",
 )  # fmt: skip
-"""The kernel's words about a module that it does not trust: kernel/module/signing.c."""
+"""Words of kernel messages about untrusted modules (kernel/module/signing.c)."""
 LOG = "var/lib/dkms/nvidia"
 ENROLL = (
     "Enroll the key that signs the module with `mokutil --import`, and reboot; or"
@@ -178,9 +178,9 @@ def check_kernel_module(node: Node, release: str = "") -> Part:
     if modes.detect(roots) != "nvml":
         return Part.absent("this platform has a module of its own")
     if not pci.count(roots):
-        return Part.absent("no GPU of NVIDIA on the PCI bus")
+        return Part.absent("no NVIDIA GPU on the PCI bus")
     if len(pci.bound_elsewhere(roots)) == pci.count(roots):
-        return Part.absent("another driver has each GPU, as the check gpus says")
+        return Part.absent("other drivers have all GPUs, as the check gpus says")
     return Part.of(_why(node.log, node.host, release or os.uname().release))
 
 
@@ -195,7 +195,7 @@ def _why(log: Log, host: str, release: str) -> Finding:
         one for one in procfs.list_directory(f"{root}/lib/modules") if _has_module(root, one)
     ]
     if release in releases:
-        text = f"the module is built for kernel {release}, and is not loaded"
+        text = f"the module is built for kernel {release}, but not loaded"
         remedy = "Load it with `modprobe nvidia`; if that fails, read `dmesg`."
         return Finding(Reason.DriverNotLoaded, "error", text, remedy)
     others = f"; there is one for {', '.join(releases)}" if releases else ""
@@ -215,7 +215,7 @@ def _has_module(root: str, release: str) -> bool:
 
 
 def _build_log(root: str, release: str) -> str:
-    """Return the path of DKMS's log of a build for a kernel that failed, "" if there is none."""
+    """Return the path of DKMS's log of a failed build for a kernel, "" if there is none."""
     folder = f"{root}/{LOG}"
     for version in procfs.list_directory(folder):
         path = f"{folder}/{version}/build/make.log"
@@ -225,11 +225,11 @@ def _build_log(root: str, release: str) -> str:
 
 
 # The NVLink fabric of NVSwitches. Until it is complete, CUDA fails with 802: system not yet
-# initialized. A fabric manager of another release than the driver ends at its start.
+# initialized. A fabric manager exits at its start if its release is not the driver's.
 
 PROGRAM = "nv-fabricmanager"
 NAME = PROGRAM[:15]
-"""As /proc/PID/comm has it: TASK_COMM_LEN of Linux is 16, with the terminating zero."""
+"""Its /proc/PID/comm, which has 15 characters: TASK_COMM_LEN includes the terminating zero."""
 FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin")
 TIMEOUT_S = 1.0
 RELEASE = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
@@ -239,12 +239,12 @@ SHOWN = 4
 
 
 def fabric(node: Node, run: Run = command.run, folders: Sequence[str] = FOLDERS) -> Part:
-    """Check that the fabric manager runs in the driver's release, and has registered each GPU."""
+    """Check that the fabric manager runs, has the driver's release, and registered each GPU."""
     switches = procfs.list_directory(f"{node.roots.proc}/driver/nvidia-nvswitch/devices")
     gpus = node.readiness
     members = [gpu for gpu in gpus if gpu.fabric in STATES]
     if not switches and not members:
-        return Part.absent("no NVSwitch that this host has to manage")
+        return Part.absent("this host has no NVSwitch to manage")
     found = [*_manager(node.roots, len(switches), run, folders)] if switches else []
     found += _waiting(gpus, has_switches=bool(switches))
     if wrong := [finding for finding in found if finding.severity != "ok"]:
@@ -253,7 +253,7 @@ def fabric(node: Node, run: Run = command.run, folders: Sequence[str] = FOLDERS)
 
 
 def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
-    """Yield how many GPUs are registered, and how many of a virtual machine wait for its host."""
+    """Yield how many GPUs are registered, and how many, as in a virtual machine, cannot be."""
     done = sum(gpu.fabric == COMPLETED for gpu in members)
     if done:
         yield f"{count(done, 'GPU')} registered"
@@ -268,8 +268,8 @@ def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> I
         yield Finding(Reason.FabricManagerOtherRelease, "error", other)
     if not pid:
         hidden = procfs.hidden_processes(roots.proc)
-        text = f"{things}, and no process {PROGRAM}"
-        text += f" that can be seen: {hidden}" if hidden else ""
+        text = f"{things}, but no process {PROGRAM}"
+        text += f" is visible: {hidden}" if hidden else ""
         yield Finding(Reason.FabricManagerNotRunning, "unknown" if hidden else "error", text)
     elif not other:
         text = f"{things}, and the fabric manager runs"
@@ -279,7 +279,7 @@ def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> I
 def _process(proc: str) -> int:
     for pid in procfs.processes(proc):
         with contextlib.suppress(OSError):
-            owners = (0, os.geteuid())  # any user can give a process this name
+            owners = (0, os.geteuid())  # another user can give any process this name
             if procfs.command(proc, pid) == NAME and os.stat(f"{proc}/{pid}").st_uid in owners:
                 return pid
     return 0
@@ -296,11 +296,11 @@ def _other_release(roots: Roots, pid: int, run: Run, folders: Sequence[str]) -> 
     match = RELEASE.search(printed.out) if printed.status == 0 else None
     if match is None or match[1] == driver:
         return ""
-    return f"{program} is of release {match[1]}, and the loaded driver is {driver}"
+    return f"{program} has release {match[1]}, but the loaded driver is {driver}"
 
 
 def _sees(folder: str, program: str) -> bool:
-    """Return whether a process sees this program: one in a container has a program of its own."""
+    """Report whether a process sees this program; in a container it may see another one."""
     try:
         return os.path.samefile(f"{folder}/root{program}", program)
     except OSError:
@@ -308,10 +308,10 @@ def _sees(folder: str, program: str) -> bool:
 
 
 def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> Iterator[Finding]:
-    """Yield the findings about GPUs that are not registered with the fabric, by their state.
+    """Yield a finding for each state of GPUs that are not registered with the fabric.
 
-    Without NVSwitches of its own, a host cannot complete the fabric, for example a virtual
-    machine: then it is a warning.
+    It is a warning on a host without NVSwitches, such as a virtual machine, which cannot complete
+    the fabric.
     """
     states: dict[str, list[str]] = {}
     for gpu in gpus:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what an image must have so that the driver's libraries can be loaded in it.
+"""Checks that an image has what the driver's libraries need to be loaded in it. Cold.
 
 Containers get the driver's libraries from the host, and the C library, X11 and so on from their
-image. So the image must have each library that DT_NEEDED of the driver's names, in a version that
-defines the symbols, and the files that name an ICD must name one that a container gets. Cold.
+image. So the image must have each library in DT_NEEDED of the driver's libraries, in a version
+that defines the symbols, and its ICD files must name libraries that a container gets.
 
 The image is an unpacked folder, and may be hostile: no path leads out of its folder, and every
 file has a limit.
@@ -28,9 +28,10 @@ from nvct.linux.root import Root
 
 LIBC = "libc.so.6"
 ESSENTIAL = ("libcuda.so", "libnvidia-ml.so")
-"""Libraries of every program that uses a GPU. The others serve some: they are told as notes."""
+"""Libraries of every program that uses a GPU. Faults of other libraries are only notes."""
 ALTERNATIVES = ("libnvidia-pkcs11", "libnvidia-gtk", "libnvidia-wayland-client")
-"""Builds of one library for several releases of another, and parts of a settings program."""
+"""Libraries that are not checked: builds for several releases of another library (OpenSSL, GTK),
+only one of which can fit, and parts of nvidia-settings."""
 SHOWN = 3
 ICD_FOLDERS = (
     ("/etc/vulkan/icd.d", "*.json"), ("/usr/share/vulkan/icd.d", "*.json"),
@@ -44,9 +45,9 @@ def check(node: Node) -> Part:
     """Check an unpacked image against the driver of this host."""
     folder = node.image
     if not folder:
-        return Part.absent("no --image to look at")
+        return Part.absent("no --image is given")
     if node.inventory is None:
-        return Part.absent("this host has no driver, or one that the check driver refuses")
+        return Part.absent("this host has no usable driver: see the check driver")
     try:
         root = Root.open(folder)
     except (OSError, HostError) as error:
@@ -67,7 +68,7 @@ def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
     if any(finding.is_fault or finding.severity == "unknown" for finding in found):
         return Part.of(*found)
     text = f"{folder} has what CUDA and NVML of this driver need"
-    return Part.of(f"{text}; {len(libraries)} of its libraries were looked at", *found)
+    return Part.of(f"{text}; {len(libraries)} of its libraries were checked", *found)
 
 
 def _no_libc(folder: str, tree: ImageTree) -> Finding:
@@ -76,8 +77,8 @@ def _no_libc(folder: str, tree: ImageTree) -> Finding:
         return Finding(Reason.ImageIncomplete, "unknown", text)
     machine = tree.other_machine(LIBC)
     if machine:
-        text = f"{folder} is an image for {machine}, and this host is {os.uname().machine}"
-        remedy = "Look at the image for this host's architecture: `docker pull --platform`."
+        text = f"{folder} is an image for {machine}, but this host is {os.uname().machine}"
+        remedy = "Check the image for this host's architecture: `docker pull --platform`."
         return Finding(Reason.ImageIncomplete, "error", text, remedy)
     why = "its C library is musl" if tree.has_musl else "it has no C library"
     text = f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc"
@@ -94,7 +95,7 @@ def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Fin
             continue
         elf = _headers(file.host_path)
         if elf is None or (elf.bits == 32 and tree.library(LIBC, 32) is None):
-            continue  # an image for programs of 64 bits only
+            continue  # the image has no C library of 32 bits
         for name in dict.fromkeys(file.needed):
             if name in given:
                 continue
@@ -118,19 +119,19 @@ def _headers(path: str) -> VersionedElf | None:
 
 
 def _elf(fd: int | None) -> VersionedElf | None:
-    """Close a file, and return its headers and versions; None if it is no library of any kind."""
+    """Return a file's headers and versions, None if it is not an ELF file; close it."""
     if fd is None:
         return None
     try:
         return VersionedElf(fd)
     except ElfError:
-        return None  # a script of the linker, for example
+        return None  # a linker script, for example
     finally:
         os.close(fd)
 
 
 def _lacks(library: VersionedElf, versions: Sequence[str]) -> str:
-    """Return the highest version that a library lacks, "" if none; one without any has all."""
+    """Return the highest version that a library lacks, "" if none; it is "" without versions."""
     if not library.defines:
         return ""
     lacking = [version for version in versions if version not in library.defines]
@@ -143,9 +144,9 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Finding:
-    """Return the finding about something that the image lacks.
+    """Return the finding about a library or version that the image lacks.
 
-    `unread`: a path of the image that could not be read, so that it may be there.
+    `unread` is a path of the image that could not be read and may have it.
     """
     names = [os.path.basename(file.host_path) for file in files]
     essential = [name for name in names if name.startswith(ESSENTIAL)]
@@ -155,7 +156,7 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
     verb = "needs" if len(shown) == 1 else "need"
     text = f"{lack}: {listed(shown, SHOWN)} {verb} it ({', '.join(capabilities)})"
     if unread:
-        severity, text = "unknown", f"{text}; or it is not seen: {unread} cannot be read"
+        severity, text = "unknown", f"{text}; but {unread} cannot be read and may have it"
     return Finding(Reason.ImageIncomplete, severity, text)
 
 
@@ -170,8 +171,8 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
             for library in sorted(named):
                 name = os.path.basename(library)
                 if is_of_driver(name) and name not in given and not tree.library(name, 64):
-                    text = f"{path} of the image names {library}, which containers of this "
-                    text += "host do not get"
+                    text = f"{path} of the image names {library}, which containers do not get "
+                    text += "on this host"
                     remedy = f"Remove {path} from the image: the driver brings its own."
                     yield Finding(Reason.ImageIncomplete, "warning", text, remedy)
 
@@ -202,11 +203,11 @@ class ImageTree:
 
     @property
     def has_musl(self) -> bool:
-        """Whether its C library is musl."""
+        """Whether the image's C library is musl."""
         return any(name.startswith(MUSL) for name in self._names)
 
     def library(self, name: str, bits: int) -> VersionedElf | None:
-        """Return the library that the linker takes for a name, None if there is none."""
+        """Return the library that the dynamic linker loads for a name, None if there is none."""
         key = (name, bits)
         if key not in self._elves:
             found = (self._read(path) for path in self._names.get(name, ()))
@@ -216,7 +217,7 @@ class ImageTree:
         return self._elves[key]
 
     def other_machine(self, name: str) -> str:
-        """Return the machine of a library that is not for this host's, "" if there is none."""
+        """Return the machine that a library is built for if not this host's; else ""."""
         folders = (each for one in TRIPLETS for each in machine_directories(one))
         paths = [*self._names.get(name, ()), *(f"{folder}/{name}" for folder in folders)]
         found = (self._read(path) for path in paths)
@@ -226,7 +227,7 @@ class ImageTree:
         return elf.machine in (self._machine, COMPAT_MACHINES.get(self._machine))
 
     def texts(self, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
-        """Yield path and text of each file in a folder that fits a pattern."""
+        """Yield path and text of each file in a folder whose name matches a pattern."""
         for name in self._list(folder)[:CONFIGS]:
             if fnmatch(name, pattern) and (text := self.text(f"{folder}/{name}")):
                 yield f"{folder}/{name}", text
@@ -241,7 +242,7 @@ class ImageTree:
         return (data or b"").decode("utf-8", "replace")
 
     def _configured(self, path: str, read: set[str]) -> Iterator[str]:
-        """Yield the folders of a file of ldconfig(8), and of the files that it includes."""
+        """Yield the folders in a file of ldconfig(8) and in the files that it includes."""
         if path in read or len(read) > CONFIGS:
             return
         read.add(path)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds NVIDIA Container Toolkit on this host, its open vulnerabilities and hook programs. Cold.
 
-Only hook programs are run: by `--version`, as root only if nobody else could have written one;
-nvct's prints the toolkit's release that it stands in for, and then its own. The toolkit's version
-is in the name of its library, and in dpkg's list of packages. The table is that of NVIDIA's
-security bulletins (www.nvidia.com/en-us/security): what a release fixes is open before it.
+Only hook programs are run, with `--version`, and only if no other user could have written them.
+nvct's prints the toolkit's release that it replaces, then its own. The toolkit's version is in the
+name of its library, and in dpkg's list of packages. The table is from NVIDIA's security bulletins
+(www.nvidia.com/en-us/security): a vulnerability is open in all releases before its fix.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ FIXED = (
     ("1.17.4", ("CVE-2025-23359",)),
     ("1.17.8", ("CVE-2025-23266", "CVE-2025-23267")),
 )
-"""Release, and what it fixes."""
+"""Releases, and the vulnerabilities that each fixes."""
 LIBRARIES = (
     "usr/lib/*/libnvidia-container.so.1.*", "usr/lib64/libnvidia-container.so.1.*",
     "usr/lib/libnvidia-container.so.1.*", "usr/local/nvidia/toolkit/libnvidia-container.so.1.*",
     "usr/local/nvidia/toolkit/.toolkit/libnvidia-container.so.1.*",
     "snap/docker/current/usr/lib/*/libnvidia-container.so.1.*",
 )  # fmt: skip
-"""Packages; the GPU operator; Docker's snap."""
+"""Paths of packages, the GPU operator and Docker's snap."""
 IN_NAME = re.compile(r"\.so\.(1\.\d+\.\d+)$")
 DPKG = "var/lib/dpkg/status"
 DPKG_LIMIT = 64 << 20
@@ -50,16 +50,16 @@ PACKAGE = re.compile(
     re.MULTILINE,
 )
 HOOKS = ("usr/share/containers/oci/hooks.d", "etc/containers/oci/hooks.d")
-"""Of Podman and CRI-O: containers-common, oci-hooks(5)."""
+"""Hook folders of Podman and CRI-O: containers-common, oci-hooks(5)."""
 
 
 def check(node: Node) -> Part:
-    """Check which releases of the toolkit are here, and what they left behind."""
+    """Check for vulnerable releases of the toolkit, and for hook files without their program."""
     root = node.host.rstrip("/")
     found = []
     for where, version in sorted(_versions(root)):
-        holes, text = open_holes(version), f"{where} is of release {version}"
-        text += f", which is open to {', '.join(holes)}" if holes else ""
+        holes, text = open_holes(version), f"{where} has release {version}"
+        text += f", which has {', '.join(holes)}" if holes else ""
         found.append(Finding(Reason.ToolkitVulnerable, "error" if holes else "ok", text))
     found += _hooks(root)
     if not found:
@@ -85,7 +85,7 @@ def open_holes(version: str) -> list[str]:
 
 
 def _hooks(root: str) -> Iterator[Finding]:
-    """Yield a finding for each file of an OCI hook whose program is not there: engines fail."""
+    """Yield a finding for each OCI hook file without its program, which makes engines fail."""
     for folder in HOOKS:
         for path in sorted(glob.glob(f"{root}/{folder}/*.json")):
             program = hook_program(path)
@@ -106,9 +106,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)
-"""Names of programs that print a release; others are of other vendors."""
+"""Names of the hook programs that print a release."""
 TIMEOUT_S = 1.0
-LIMIT = 4  # Programs that are asked: a host has one or two
+LIMIT = 4  # Programs that are run: a host has one or two
 OURS = re.compile(r"^nvct: (\d[\w.+~-]{0,40})$", re.MULTILINE)
 TOOLKIT = re.compile(r"\bversion (1\.\d{1,4}\.\d{1,4})\b")
 OTHERS_WRITE = 0o002
@@ -116,12 +116,12 @@ STICKY = 0o1000
 
 
 def hook_programs(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Iterator[Finding]:
-    """Yield a finding for each hook program that is not of the installed release."""
+    """Yield a finding for each hook program without the installed release."""
     for program, path in list(programs_of(specs).items())[:LIMIT]:
         if not os.access(program, os.X_OK) or not os.path.isfile(program):
-            continue  # as another finding says
+            continue  # another finding reports that
         if why := _distrust(program):
-            text = f"{path}: the release of its hook {program} cannot be told: {why}"
+            text = f"{path}: the release of its hook {program} is unknown: {why}"
             yield Finding(Reason.HookOtherRelease, "unknown", text)
             continue
         yield from _judged(f"{path}: its hook {program}", run([program, "--version"], TIMEOUT_S))
@@ -154,16 +154,16 @@ def _distrust(program: str) -> str:
 
 
 def _judged(hook: str, printed: Completed) -> Iterator[Finding]:
-    """Yield a finding if a hook does not print the installed release, or a safe one."""
+    """Yield a finding if a hook prints neither nvct's installed release nor a safe toolkit's."""
     ours, toolkit = OURS.search(printed.out), TOOLKIT.search(printed.out)
     if printed.status or not (ours or toolkit):
-        text = f"{hook} does not tell its release"
+        text = f"{hook} does not print its release"
         text += f": {printed.reason}" if printed.status else ""
         yield Finding(Reason.HookOtherRelease, "unknown", text)
     elif ours and ours[1] != __version__:
-        text = f"{hook} is of nvct {ours[1]}; nvct {__version__} is installed"
+        text = f"{hook} is from nvct {ours[1]}; nvct {__version__} is installed"
         yield Finding(Reason.HookOtherRelease, "warning", text)
     elif not ours and toolkit and (holes := open_holes(toolkit[1])):
-        text = f"{hook} is of NVIDIA Container Toolkit {toolkit[1]}, which is open to "
+        text = f"{hook} is from NVIDIA Container Toolkit {toolkit[1]}, which has "
         remedy = "Update nvidia-container-toolkit, or run `nvct publish`."
         yield Finding(Reason.ToolkitVulnerable, "error", text + ", ".join(holes), remedy)

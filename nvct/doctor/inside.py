@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of containers: the one that this process is in, and those that run on this host.
 
-`systemctl daemon-reload` gives a container's scope the devices that its unit lists. A hook that
-gave it a GPU behind systemd's back did not list that. systemd keeps the units of containers in
-/run/systemd (systemd.unit(5)): `transient` as they were made, `system.control` what was set later.
-Cold; changes nothing.
+`systemctl daemon-reload` resets a container's scope to the devices that its unit lists, without a
+GPU that a hook gave it. systemd keeps the units of containers in /run/systemd (systemd.unit(5)):
+as created in `transient`, later settings in `system.control`. Cold; changes nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from nvct.host.roots import Roots
 from nvct.paths import HOOK_PATH
 
 MARKS = (".dockerenv", "run/.containerenv")
-"""Files that Docker and Podman make in a container. A virtual machine that was made of an image of
-a container keeps them."""
+"""Files that Docker and Podman make in a container. A virtual machine whose disk was made from a
+container has them, too."""
 HOST_PIDS = "pid:[4026531836]"
 """The PID namespace that the kernel starts with (linux/proc_ns.h, PROC_PID_INIT_INO)."""
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
-"""Of a pod, and of containers by the Container Interface of systemd."""
-AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"  # Of every container of nvct's pods
+"""Set in a pod, and in a container by systemd's Container Interface."""
+AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"  # Set in every container of nvct's pods
 WRAPPER_VARIABLE = "NVCT_CONFIG_FILE_PATH"
-"""Of every program that `nvct install` has put on a host."""
+"""Set for every program that `nvct install` put on a host."""
 HOOK_VARIABLE = "NVIDIA_CDI_HOOK_PATH"
-INSIDE = "this is a container: what its host runs and records is not seen here"
+INSIDE = "this is a container: the host's processes and records are not visible here"
 NAMED = 4
 NONE = ("", "void", "none")
 LIBRARY = "libcuda.so.1"
@@ -48,7 +47,7 @@ FOLDERS = (
 
 
 def is_container(env: Mapping[str, str], root: str = "/") -> bool:
-    """Return whether this process is in a container."""
+    """Report whether this process is in a container."""
     base = root.rstrip("/")
     if any(os.path.exists(f"{base}/{name}") for name in MARKS):
         return not _is_root_of_init(base)
@@ -57,21 +56,21 @@ def is_container(env: Mapping[str, str], root: str = "/") -> bool:
 
 
 def hint(env: Mapping[str, str], root: str = "/") -> str:
-    """Return a sentence for who looks for containers or records from inside a container, or ""."""
+    """Return a sentence that this is a container, for commands that find nothing; else ""."""
     return INSIDE if is_container(env, root) else ""
 
 
 def need_host(env: Mapping[str, str], command: str, root: str = "/") -> None:
-    """Refuse a command about the host in a container of nvct's own pods.
+    """Raise HostError for a command about the host in a container of nvct's own pods.
 
-    HostError if it would not see the host, and would blame it for what it does not see.
+    There, the command does not see the host, and would report faults that the host does not have.
     """
     if AGENT_VARIABLE not in env or WRAPPER_VARIABLE in env or not is_container(env, root):
         return
     program = f"{os.path.dirname(env.get(HOOK_VARIABLE, HOOK_PATH))}/nvct"
     raise HostError(
         f"nvct {command} does not see the node from this container of nvct's pod",
-        hint=f"run `sudo {program} {command}` on the node; docs/kubernetes.md has it by kubectl",
+        hint=f"run `sudo {program} {command}` on the node; for kubectl see docs/kubernetes.md",
     )
 
 
@@ -79,7 +78,7 @@ def check(node: Node) -> Part:
     """Check the container that this process is in: its request, nodes and libraries."""
     base = node.host.rstrip("/")
     if not is_container(node.env, node.host):
-        return Part.absent("this is no container")
+        return Part.absent("this is not a container")
     asked = node.env.get(VISIBLE_DEVICES)
     nodes = gpu_nodes(f"{base}/dev")
     if not nodes and (asked is None or asked in NONE):
@@ -87,14 +86,14 @@ def check(node: Node) -> Part:
         return Part.absent(Finding(Reason.GpuNotRequested, "note", text))
     wrong = []
     if not nodes:
-        text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
+        text = f"{VISIBLE_DEVICES} is {asked}, but /dev has no GPU: no NVIDIA runtime created it"
         wrong.append(Finding(Reason.ContainerWithoutDriver, "error", text))
     denied = [name for name in (*nodes, "nvidiactl") if _is_denied(f"{base}/dev/{name}")]
     if denied:
-        text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
+        text = f"/dev/{denied[0]} cannot be opened any more: the cgroup has lost the device"
         wrong.append(Finding(Reason.GpuLostAtReload, "error", text))
     if nodes and not any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS):
-        text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
+        text = f"it has a GPU, but no {LIBRARY}: the capability compute was not requested"
         wrong.append(Finding(Reason.ContainerWithoutDriver, "warning", text))
     has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
     has += ", ..." if len(nodes) > NAMED else ""
@@ -102,9 +101,9 @@ def check(node: Node) -> Part:
 
 
 def of_own_gpus(part: Part, node: Node) -> Part:
-    """Return a check's result; inside a container, a missing node is no fault in it.
+    """Return a check's result; inside a container, missing nodes become notes.
 
-    A container has the nodes of its own GPUs; the driver's /proc may list all of the host's.
+    A container has the nodes of its own GPUs, but the driver's /proc can list all of the host's.
     """
     if node.roots.dev != "/dev" or not is_container(node.env):
         return part
@@ -120,7 +119,7 @@ def _is_root_of_init(base: str) -> bool:
         return os.readlink(f"{base}/proc/self/ns/pid") == HOST_PIDS and os.path.samefile(
             f"{base}/proc/1/root", f"{base}/"
         )
-    except OSError:  # no right to know
+    except OSError:  # not permitted
         return False
 
 
@@ -128,14 +127,14 @@ def _is_denied(path: str) -> bool:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        # EPERM is the cgroup's answer; EACCES that of the file's mode.
+        # EPERM is from the cgroup, EACCES from the file's mode.
         return error.errno == errno.EPERM
     return False
 
 
 SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")
 STRICT = re.compile(r"^DevicePolicy=(?:strict|closed)$", re.MULTILINE)
-MAJOR = 195  # Of /dev/nvidia0: Documentation/admin-guide/devices.txt of Linux
+MAJOR = 195  # /dev/nvidia0's: Documentation/admin-guide/devices.txt of Linux
 LISTED = re.compile(
     rf"^DeviceAllow=(?:/dev/char/{MAJOR}:|/dev/nvidia\d|char-nvidia|char-\*|/dev/char/\*)",
     re.MULTILINE,

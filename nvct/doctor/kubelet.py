@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks a Kubernetes node from its own files: no API server, and no service of the kubelet.
+"""Checks a Kubernetes node by its own files, without the API server or a service of the kubelet.
 
-The kubelet writes which devices are registered, and how many it can give, to a checkpoint
+The kubelet writes the registered devices, and those that it gave to containers, to a checkpoint
 (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes).
 
-Kubelet, engines and nvct's agent need inotify to watch files. Linux counts instances and watches
-for each user (inotify(7)): a program of root that wants one more gets EMFILE "too many open files"
-or ENOSPC. Cold; changes nothing.
+Kubelet, engines and nvct's agent need inotify to watch files. Linux limits instances and watches
+for each user (inotify(7)): above root's limits, its programs get EMFILE "too many open files" or
+ENOSPC. Cold; changes nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from nvct.host.model import Inventory
 from nvct.linux.files import read_bytes
 
 FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
-"""Of the kubelet, unless --root-dir says something else: the usual one, k0s, MicroK8s."""
+"""The kubelet's folders without --root-dir: the usual one, k0s, MicroK8s."""
 ROOT_DIR = re.compile(rb"--root-dir[=\0]/?([^\0]+)")
 PLUGINS = "device-plugins"
 PROCESSES = ("kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "microk8s")
-"""Names of processes that are, or contain, a kubelet: /proc/PID/comm."""
+"""Names in /proc/PID/comm of processes that are, or contain, a kubelet."""
 CHECKPOINT = f"{PLUGINS}/kubelet_internal_checkpoint"
 LIMIT = 64 << 20
 PREFIX = "nvidia.com/"
@@ -50,7 +50,7 @@ CAP_SYS_ADMIN = 21
 
 
 def check(node: Node) -> Part:
-    """Check that the kubelet runs, has a plugin for GPUs, can give all, and pods have theirs."""
+    """Check that the kubelet runs, was offered all GPUs, and that pods have those they got."""
     proc, statuses, root = node.roots.proc, node.statuses, node.host.rstrip("/")
     gpus = len(node.mig.gpus) if node.mig else 0
     running = processes(proc)
@@ -60,9 +60,9 @@ def check(node: Node) -> Part:
     if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
         return Part.absent(f"no kubelet: /{base}/{PLUGINS} does not exist")
     if not running:
-        text = f"no process of a kubelet runs, though /{base} exists"
+        text = f"no kubelet runs, though /{base} exists"
         if hidden := procfs.hidden_processes(proc):
-            text = f"{text}; or it is not seen: {hidden}"
+            text = f"{text}; or it is not visible: {hidden}"
             return Part.absent(Finding(Reason.KubeletNotRunning, "unknown", text))
         return Part.of(Finding(Reason.KubeletNotRunning, "warning", text))
     found = [*_waiting(root)]
@@ -79,8 +79,7 @@ def check(node: Node) -> Part:
             said = [f"the kubelet has {', '.join(own)}"] if own else []
     if gpus and statuses and not any(status.registered for status in statuses):
         names = ", ".join(status.engine.engine for status in statuses)
-        text = f"{names} knows no runtime of NVIDIA's: "
-        text += "pods with a RuntimeClass nvidia cannot start"
+        text = f"{names} has no NVIDIA runtime: pods with a RuntimeClass nvidia cannot start"
         found.append(Finding(Reason.EngineNotConfigured, "note", text))
     return Part.of(*said, *found, otherwise="it runs")
 
@@ -91,7 +90,7 @@ def processes(proc: str) -> list[int]:
 
 
 def _folder(proc: str, processes: Sequence[int], root: str) -> str:
-    """Return the kubelet's folder below the host's root: of its command line, or a usual one."""
+    """Return the kubelet's folder below the host's root, by its command line, or a usual one."""
     for pid in processes:
         if match := ROOT_DIR.search(procfs.read_bytes(f"{proc}/{pid}/cmdline") or b""):
             return match[1].decode("utf-8", "surrogateescape").rstrip("/")
@@ -103,9 +102,8 @@ def _folder(proc: str, processes: Sequence[int], root: str) -> str:
 class Record:
     """The kubelet's record of devices."""
 
-    registered: dict[str, list[str]]  # their ids, by resource
-    # their ids, by UID of the pod and name of the container
-    given: dict[tuple[str, str], list[str]]
+    registered: dict[str, list[str]]  # ids by resource
+    given: dict[tuple[str, str], list[str]]  # ids by the pod's UID and the container's name
 
 
 def _record(path: str, root: str) -> Record | str:
@@ -120,15 +118,15 @@ def _record(path: str, root: str) -> Record | str:
     except FileNotFoundError:
         return Record({}, {})
     except OSError as error:
-        return f"which devices are registered cannot be seen: {error.strerror}"
+        return f"the kubelet's checkpoint cannot be read: {error.strerror}"
     except (
         DocumentError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
     ):  # fmt: skip
-        return f"{path[len(root) :]} is no checkpoint of a kubelet"
+        return f"{path[len(root) :]} is not a checkpoint of a kubelet"
 
 
 def _nodes(inventory: Inventory | None) -> dict[str, set[str]]:
-    """Return the names of device nodes that a container with a device has, by the device's id."""
+    """Return the names of the device nodes that a container needs, by the device's id."""
     nodes: dict[str, set[str]] = {}
     for gpu in inventory.gpus if inventory else ():
         own = {os.path.basename(gpu.node.path)} if gpu.node else set()
@@ -139,9 +137,9 @@ def _nodes(inventory: Inventory | None) -> dict[str, set[str]]:
 
 
 def _in_containers(node: Node, given: dict[tuple[str, str], list[str]]) -> list[Finding]:
-    """Compare the devices of running containers with those that the kubelet has given them.
+    """Compare the devices of running containers with those that the kubelet gave them.
 
-    Containers that it has given nothing are left out: they may have devices by a claim.
+    Containers to which it gave none are left out, because they may have devices by a claim.
     """
     nodes = _nodes(node.inventory) if given else {}
     if not nodes:
@@ -157,18 +155,18 @@ def _in_containers(node: Node, given: dict[tuple[str, str], list[str]]) -> list[
         ids = given.pop((pod, container), [])  # its first process
         devices = {id_.partition("::")[0] for id_ in ids}
         if not devices or not devices <= nodes.keys():
-            continue  # the ids of a plugin that has its own
+            continue  # no devices, or a plugin with other ids
         wanted = set().union(*(nodes[device] for device in devices))
         folders = (f"{proc}/{pid}/root/dev{folder}" for folder in ("", "/nvidia-caps"))
         has = known & {name for folder in folders for name in procfs.list_directory(folder)}
         lacks, besides = sorted(wanted - has), sorted(has - wanted)
         said = [f"lacks {', '.join(lacks)}"] if lacks else []
         if besides and not _is_privileged(proc, pid):
-            said.append(f"has {', '.join(besides)} besides")
+            said.append(f"also has {', '.join(besides)}")
         if said:
             name = containers.name_of_process(pid)
-            of = f"the kubelet has given {name} {', '.join(sorted(devices))}"
-            texts.append(f"{of}: it {' and '.join(said)}")
+            of = f"the kubelet gave {', '.join(sorted(devices))} to {name}"
+            texts.append(f"{of}, which {' and '.join(said)}")
     return Finding.each(Reason.PodDevicesDiffer, "error", texts)
 
 
@@ -184,12 +182,12 @@ def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> Iterato
     has_dra = any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins)
     if not number and not has_dra:
         gone = [name for name, alive in plugins.items() if not alive]
-        text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
-        text += f"; nobody listens on {gone[0]}" if gone else ""
-        text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
+        text = f"{count(gpus, 'GPU')}, but no device of {PREFIX}* is registered"
+        text += f"; nothing listens on {gone[0]}" if gone else ""
+        text += "" if plugins else "; no NVIDIA device plugin has a socket"
         yield Finding(Reason.ResourceNotListed, "error", text)
     elif 0 < number < gpus:
-        text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
+        text = f"the kubelet has {count(number, 'device')} for {count(gpus, 'GPU')}"
         yield Finding(Reason.DeviceUnhealthy, "warning", text)
 
 
@@ -205,7 +203,7 @@ def _plugins(folder: str) -> dict[str, bool]:
 
 
 def _listens(path: str) -> bool:
-    """Return whether a process listens on a socket; True if that cannot be seen."""
+    """Report whether a process listens on a socket; True if that is unknown."""
     folder, name = os.path.split(path)
     here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
@@ -218,11 +216,11 @@ def _listens(path: str) -> bool:
 
 
 def _waiting(root: str) -> Iterator[Finding]:
-    """Yield a finding if pods wait in Init for a status file that is not there."""
+    """Yield a finding if a status file is missing for which pods wait in Init."""
     folder = f"{root}/{VALIDATIONS}"
     missing = [name for name in WAITED_FOR if not os.path.lexists(f"{folder}/{name}")]
     if missing and os.path.isdir(folder):
-        text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
+        text = f"pods wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
         yield Finding(Reason.PodsWaitInInit, "warning", text)
 
 
@@ -230,27 +228,25 @@ LIMITS = "sys/fs/inotify"
 INSTANCE = "anon_inode:inotify"
 WATCH = "inotify wd:"
 BUDGET_S = 0.25
-"""For the count: a node with a thousand containers has some hundred thousand descriptors."""
-FEW_INSTANCES = 8  # What a kubelet with an engine and an agent opens
+"""Limit for the count: a node with a thousand containers has some hundred thousand descriptors."""
+FEW_INSTANCES = 8  # A kubelet with an engine and an agent needs so many
 FEW_WATCHES = 1024
-MANY = 10  # Some of root's processes may be closed even to root; one of so many does not matter
-SHARE = 0.9  # Above this part of a limit, little is left
+MANY = 10  # One process in so many that even root may not read does not matter
+SHARE = 0.9  # Above this part of a limit, too little is left
 
 
 @dataclass(slots=True)
 class Used:
-    """What processes of one user have open."""
+    """The inotify instances and watches of a user's processes."""
 
     instances: int = 0
     watches: int = 0
-    # counted, unseen: processes that were counted, and those that could not be; infinite without
-    # the time to look at all
-    counted: int = 0
-    unseen: float = 0
+    counted: int = 0  # processes
+    unseen: float = 0  # processes that could not be counted; infinite if the time was over
 
 
 def watches(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
-    """Check that root has instances and watches of inotify left."""
+    """Check that root has inotify instances and watches left."""
     proc = node.roots.proc
     instances, watches = (_limit(proc, f"max_user_{name}") for name in ("instances", "watches"))
     if instances is None or watches is None:
@@ -261,7 +257,7 @@ def watches(node: Node, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
         hidden = "this is another user namespace than the host's, with limits of its own"
     at_least = "at least " if used.unseen or hidden else ""
     texts = [
-        f"root's processes have {at_least}{number} of {limit} {name} of inotify "
+        f"root's processes have {at_least}{number} of {limit} inotify {name} "
         f"(fs.inotify.max_user_{name}): programs that need more cannot watch files"
         for name, number, limit, few in (
             ("instances", used.instances, instances, FEW_INSTANCES),
@@ -287,7 +283,7 @@ def _limit(proc: str, name: str) -> int | None:
 
 
 def _count(proc: str, uid: int, budget_s: float) -> Used:
-    """Return what a user's processes have open; one that ends meanwhile counts nothing."""
+    """Count the inotify instances and watches of a user's processes that do not end meanwhile."""
     used = Used()
     until = time.monotonic() + budget_s
     for pid in procfs.processes(proc):

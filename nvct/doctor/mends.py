@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvct doctor --fix` changes: what commands of nvct change to remove a finding's reason.
+"""Plans `nvct doctor --fix`: a mend does what a command of nvct does to remove a finding's reason.
 
-Contract: nothing here changes the host. A mend is a list of paths and what they are to be;
-`fix` changes them.
+Contract: nothing here changes the host. A mend's step returns paths with their new states, and
+`fix` changes the paths.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ COMMANDS = {
     Reason.DeviceNodesMissing: NODES,
     Reason.CharacterLinksMissing: LINKS,
 }
-"""The words after `nvct` of the command that does the same, by reason."""
+"""The words after `nvct` of the command that removes a reason."""
 ORDER = (NODES, PUBLISH, LINKS)  # Nodes come first, because specifications name them
 SPEC_MODE = 0o644
 WRITTEN = "Generated CDI spec "
-"""Begins what `nvct publish` says of a file that the transaction writes, a moment later."""
+"""Start of a line of `nvct publish` that is not shown: the transaction writes the file later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What mends look at."""
+    """The host that mends are planned for, and the options of `nvct publish`."""
 
     roots: Roots
     settings: Config
@@ -71,7 +71,7 @@ class Host:
 
 
 def plan(parts: Sequence[Part]) -> list[Mend]:
-    """Return the mends for the faults of some parts, in their order."""
+    """Return the mends for the faults of some parts, in the order of ORDER."""
     found = [finding.reason for part in parts for finding in part.findings if finding.is_fault]
     reasons = {words: [one for one in found if COMMANDS.get(one) == words] for words in ORDER}
     return [Mend(words, tuple(dict.fromkeys(of))) for words, of in reasons.items() if of]
@@ -84,7 +84,7 @@ def step(mend: Mend, host: Host) -> Step:
 
 
 def lines(mend: Mend, host: Host) -> Iterator[str]:
-    """Yield what a mend will change, a path each; what it leaves out; what stays after --undo."""
+    """Yield lines about the paths that a mend changes, leaves out, and that stay after --undo."""
     findings = Findings()
     if mend.words == NODES:
         nodes = device_nodes.plan_nodes(host.roots, device_nodes.KINDS, findings)
@@ -98,7 +98,7 @@ def lines(mend: Mend, host: Host) -> Iterator[str]:
         folder = _link_folder(host)
         for link in dev_char.plan_links(host.roots, folder, findings, create_all=False).steps:
             if link.action == "blocked":
-                yield f"left out: {link.path} is no link"
+                yield f"left out: {link.path} is not a link"
             elif link.action != "keep":
                 yield f"{link.path}: {link.action} the link to {link.target or link.was}"
     else:
@@ -156,7 +156,7 @@ def _specification(host: Host) -> States:
         if not line.startswith(WRITTEN):
             host.say(line)
     if done.returncode:
-        raise HostError(f"it ended with exit status {done.returncode}")
+        raise HostError(f"nvct publish ended with exit status {done.returncode}")
     if not done.stdout:
         return {_target(output): ABSENT}
     texts = {_target(path): text for path, text in json.loads(done.stdout).items()}
@@ -164,7 +164,7 @@ def _specification(host: Host) -> States:
 
 
 def _target(path: str) -> str:
-    """Return the file that links at a path lead to."""
+    """Return the file to which the links at a path lead, if no other user could have made them."""
     for _ in range(LINK_LIMIT):
         folder = os.path.dirname(path)
         if not os.path.lexists(path):
@@ -183,7 +183,7 @@ def _target(path: str) -> str:
 
 
 def _file(path: str, text: str) -> PathState:
-    """Return the state of a specification to be written; an old file keeps its owner."""
+    """Return the new state of a specification; an existing file keeps its owner."""
     before = state_of(path)
     uid, gid = (before.uid, before.gid) if before.is_file else (os.geteuid(), os.getegid())
     return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, text=text)

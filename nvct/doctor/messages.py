@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What messages mean: those that programs print without a GPU, and nvct's own errors, as findings.
+"""Explains messages: those of programs that lack a GPU, and nvct's own errors, as findings.
 
 The former are in messages.toml, and in the table of XIDs. A text may be one message or a pasted
-log: with colors, prefixes, quotes that a program or JSON has escaped, and lines that a terminal
-has broken. Contract: pure; a hostile text costs little time.
+log, with colors, prefixes, quotes that a program or JSON escaped, and lines that a terminal
+wrapped. Contract: pure; a hostile text costs little time.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host import faults
 from nvct.host.nvml import session as sessions
 
-LIMIT = 256 << 10  # Characters of a text that are read, the last ones
+LIMIT = 256 << 10  # Only the last characters of a text are read
 COLORS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)")
 QUOTED = re.compile(r"\\{1,16}([\"'`])|[“”]")
 BREAKS = re.compile(r"\\{1,16}r?\\{0,16}n|#012|\r\n?")
 """Line breaks as JSON and Go's %q write them, and as rsyslog does."""
 UNICODE = re.compile(r"\\{1,16}u00(3c|3e|26)")  # What Go's encoding/json escapes: <, > and &
 XID = re.compile(r"X(?:id|ID)(?: ?\([^)]{0,40}\))?(?:: ?|=| )(\d{1,4})\b")
-"""As the kernel module writes it (Xid (PCI:0000:18:00): 79), and device plugins (Xid=79)."""
+"""An XID as the kernel module (Xid (PCI:0000:18:00): 79) or a device plugin (Xid=79) writes it."""
 STEPS = {
     "ignore": "Nothing has to be done.",
-    "application": "Look at the program that the line names; the GPU itself is well.",
+    "application": "Look at the program that the line names; the GPU itself works.",
     "reset": "Drain the GPU, then run `nvidia-smi --gpu-reset -i GPU`.",
-    "reboot": "Drain the node and reboot it; if it comes again, have the GPU looked at.",
+    "reboot": "Drain the node and reboot it; if the error comes again, have the GPU inspected.",
     "replace": "Drain the GPU and have it replaced.",
 }
 
 
 class Message(NamedTuple):
-    """A message."""
+    """A message that nvct can explain."""
 
     name: str
     source: str
@@ -57,14 +57,14 @@ class Message(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A message that is in a text."""
+    """A message that occurs in a text."""
 
     message: Message
     line: int  # the first line of the text that has it, from 1
     times: int
 
     def to_dict(self) -> dict[str, object]:
-        """Return the message as JSON has it."""
+        """Return the message for JSON."""
         message = self.message
         return {
             "message": message.name,
@@ -92,10 +92,10 @@ def catalogue() -> tuple[Message, ...]:
 
 
 def explained(text: str) -> list[Found]:
-    """Return the known messages in a text, in its order; each once.
+    """Return the known messages in a text, each once, in the text's order.
 
-    A line has one explanation, that of the first entry. General entries are left out if there is
-    another one.
+    If several entries match a line, the first one counts. General entries count only if no other
+    one matches the text.
     """
     before = text[:-LIMIT].count("\n")
     lines = plain(text[-LIMIT:]).split("\n")
@@ -114,14 +114,14 @@ def explained(text: str) -> list[Found]:
 
 
 def plain(text: str) -> str:
-    """Return a text without colors and escapes, as the program that failed has written it."""
+    """Return a text without colors and escapes, as the failed program wrote it."""
     text = BREAKS.sub("\n", COLORS.sub("", text))
     text = QUOTED.sub(lambda match: match[1] or '"', text)
     return UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
 
 
 def _matches(lines: list[str]) -> Iterator[tuple[Message, int, int]]:
-    """Yield each entry that is found with its first and last line, the best entries first."""
+    """Yield each matching entry with its first and last line, the best entries first."""
     # Programs break lines between words and indent the next one; terminals break them anywhere.
     flats = [
         _flat([" ".join(line.split()) for line in lines], " "),
@@ -176,19 +176,19 @@ REASONS = {
     "cdi-conflict": Reason.SpecificationConflict,
     "bad-config": Reason.ConfigurationInvalid,
 }
-"""Code -> reason. The other codes are of errors of many causes, which their messages tell."""
+"""The reasons of error codes. An error with another code has its cause in its message."""
 CODE = re.compile(r"\[([a-z-]{2,40})\]")
-"""In an error of nvct, docs/errors.md; engines add words before and after it."""
+"""The code in an error of nvct (docs/errors.md); engines add words before and after the error."""
 PROGRAM = re.compile(
     r"\b(nvidia-container-runtime(?:\.cdi|\.legacy|-hook)?|nvidia-cdi-hook|nvct): (?=\S)"
 )
-"""Before an error of nvct, also one that an engine has cut before its code."""
+"""The start of an error of nvct, by which it is known even if an engine cut its code off."""
 AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
-"""What engines and logs write after an error, and a code that tells no reason."""
+"""A code without a reason, and what engines and logs write after an error."""
 LONGEST = 1000  # Characters of an error
-LOADS = "modprobe nvidia"  # In the advice of what finds no loaded driver
+LOADS = "modprobe nvidia"  # In hints of errors about a driver that is not loaded
 ADVICE = "Do what the message says after its semicolon; docs/errors.md has more."
-"""For a code whose reason is not known."""
+"""The remedy for a code without a reason."""
 OTHERS = {
     "error": "None of the other codes fits.",
     "bug": "Something happened that nobody expected: please report it.",
@@ -196,7 +196,7 @@ OTHERS = {
 
 
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
-    """Return the finding of an error; `otherwise` is the reason of what no code stands for."""
+    """Return the finding of an error; `otherwise` is the reason if the error's code has none."""
     is_hang = error.code == "nvml" and sessions.is_hang(error.message)
     reason = Reason.NvmlHung if is_hang else REASONS.get(error.code, otherwise)
     return Finding(reason, "error", error.message, error.hint)
@@ -209,10 +209,10 @@ def refused(error: NvctError) -> Part:
 
 
 def message_of(text: str) -> Message | None:
-    """Return what explains an error of nvct's own, as an engine prints it; None if it is none.
+    """Return the explanation of an error of nvct, as an engine prints it; None for other texts.
 
-    The code tells the reason; without it, the name of the program tells that it is nvct's. A text
-    may be a code alone, with or without brackets.
+    The code gives the reason; without a code, the program's name shows that the error is nvct's.
+    The text can be a code alone, with or without brackets.
     """
     line = " ".join(plain(text).split())
     alone = line.removeprefix("[").removesuffix("]")
@@ -225,7 +225,7 @@ def message_of(text: str) -> Message | None:
     programs = list(PROGRAM.finditer(before))
     if code is None and not programs:
         return None
-    # The error's own words say what is wrong.
+    # The words of the error itself are its cause.
     cause = before[programs[-1].end() :] if programs else before
     if code is None:
         return Message("nvct", "nvct", "", AFTER.sub("", cause[:LONGEST]), ADVICE)
@@ -233,7 +233,7 @@ def message_of(text: str) -> Message | None:
 
 
 def codes() -> dict[str, str]:
-    """Return what each code of an error is about."""
+    """Return a description of each error code."""
     known = {error.code: (error.__doc__ or "").partition("\n")[0] for error in _classes(NvctError)}
     return {**known, **OTHERS}
 
@@ -245,7 +245,10 @@ def _classes(base: type[NvctError]) -> Iterator[type[NvctError]]:
 
 
 def waiting(text: str, released: Callable[[], str]) -> str:
-    """Return a text; where it says to load the driver, why that is `released` takes the place."""
+    """Return a text; while the driver is being replaced, it says so instead of "modprobe nvidia".
+
+    `released` returns why the driver is being replaced, "" if it is not.
+    """
     why = released() if LOADS in text else ""
     if not why:
         return text
@@ -253,7 +256,7 @@ def waiting(text: str, released: Callable[[], str]) -> str:
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:
-    """Return why a container asks for no GPU; `notes` are about what is ignored."""
+    """Return the finding of a container without a request; `notes` are about ignored ones."""
     if notes:
         return Finding(Reason.RequestIgnored, "warning", "; ".join(notes))
     asks = "nothing in its environment, annotations and mounts asks for a GPU"
@@ -261,6 +264,6 @@ def of_no_request(notes: Sequence[str]) -> Finding:
 
 
 def to_error(finding: Finding) -> HostError:
-    """Return a finding about the host as the error with which a command ends."""
+    """Return a finding about the host as an error for a command to end with."""
     error = DriverNotFoundError if finding.reason is Reason.DriverNotFound else HostError
     return error(finding.evidence, hint=finding.context or finding.remedy)

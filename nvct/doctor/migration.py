@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a host that NVIDIA's programs set up, besides those of engines; what they become. Cold.
+"""Plans how the files of NVIDIA's programs, except those of engines, change for nvct. Cold.
 
 Contract: nothing here changes the host; `fix` carries it out. Specifications of nvidia-ctk have
-the same devices as nvct's, units that NVIDIA's packages leave in /etc hide those of nvct's, and
-hook files name NVIDIA's hook program. config.toml stays: nvct reads it.
+the same devices as nvct's, units that NVIDIA's packages leave in /etc hide nvct's units, and hook
+files name NVIDIA's hook program. config.toml stays: nvct reads it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ HOOK_KEY = ("hook", "path")
 UNITS_OF_ADMINS = "etc/systemd/system"
 UNITS_OF_PACKAGES = ("usr/lib/systemd/system", "lib/systemd/system")
 OWN = b"nvct"
-"""Is in each unit of nvct's: its page of the manual."""
+"""Occurs in each of nvct's units, in Documentation=."""
 TASKS = ("run/containerd", "run/docker/containerd/daemon")
-"""Folders of containerd's state: its own, and of the one that Docker starts."""
+"""State folders of containerd, and of the containerd that Docker starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One file: what it becomes, and why; by default, it stays as it is."""
+    """A file, its new state, and why; by default, the file does not change."""
 
     path: str
     why: str
@@ -52,7 +52,7 @@ class Item:
 
     @property
     def action(self) -> str:
-        """A verb."""
+        """A verb for what happens to the file."""
         if self.after == self.before:
             return STAYS
         if self.after == ABSENT:
@@ -65,7 +65,7 @@ class Item:
 
 @contextmanager
 def collected(errors: list[NvctError]) -> Iterator[None]:
-    """Add an error of the block to a list, so that it does not hide what follows."""
+    """Add an error of the block to a list, so that the caller goes on."""
     try:
         yield
     except NvctError as error:
@@ -73,7 +73,7 @@ def collected(errors: list[NvctError]) -> Iterator[None]:
 
 
 def becomes(path: str, after: PathState, why: str) -> Item:
-    """Return the item of a path that becomes what a state says."""
+    """Return the item of a path that gets a new state."""
     return Item(path=path, why=why, before=state_of(path), after=after)
 
 
@@ -85,7 +85,7 @@ def edited(edit: FileEdit, why: str) -> Item:
 
 
 def incumbents_specs(folders: Sequence[str]) -> list[EffectiveSpec]:
-    """Return the specifications of GPUs that nvidia-ctk wrote, as their hooks show."""
+    """Return the specifications of GPUs that nvidia-ctk wrote, which their hooks show."""
     specs = [
         EffectiveSpec(file=file, devices=tuple(file.spec["devices"]))
         for file in registry.scan(folders).specs
@@ -95,7 +95,7 @@ def incumbents_specs(folders: Sequence[str]) -> list[EffectiveSpec]:
 
 
 def other_specs(folders: Sequence[str], moved: Sequence[EffectiveSpec]) -> Iterator[Item]:
-    """Yield the specifications of NVIDIA's devices that stay, and those that cannot be read."""
+    """Yield the specifications of NVIDIA's devices that stay, and the unreadable ones."""
     scanned = registry.scan(folders)
     for path, error in scanned.errors.items():
         yield Item(path=path, why=f"it cannot be used: {error.message}")
@@ -104,7 +104,7 @@ def other_specs(folders: Sequence[str], moved: Sequence[EffectiveSpec]) -> Itera
         is_nvidias = "nvidia.com/" in kind and provenance.read(file.spec, file.path) is None
         if is_nvidias and file.path not in [spec.file.path for spec in moved]:
             why = "no hook shows that nvidia-ctk wrote it; remove it if nvct's has its devices"
-            yield Item(path=file.path, why=why if kind == GPU_KIND else f"its devices are {kind}")
+            yield Item(path=file.path, why=why if kind == GPU_KIND else f"its kind is {kind}")
 
 
 def specifications(
@@ -112,11 +112,8 @@ def specifications(
 ) -> Iterator[Item]:
     """Yield nvct's specification, and those of nvidia-ctk that it replaces.
 
-    It goes to `output`; if that is "", to the file of the one with the most of its devices. Those
-    that describe other things than GPUs, such as IMEX channels, stay.
-
-    Raises:
-        NvctError: nvct's cannot be made.
+    nvct's goes to `output`; if that is "", it replaces the file with the most of its devices.
+    Files without its devices stay. NvctError if nvct's cannot be made.
     """
     if not specs:
         return
@@ -128,7 +125,7 @@ def specifications(
         lost = [spec.name(device) for device in spec.devices if device["name"] not in names]
         vanish = f", but not the names {listed(lost, NAMED)}" if lost else ""
         if not names:
-            rows.append(Item(path=path, why="no driver is here now that nvct could describe"))
+            rows.append(Item(path=path, why="without a driver, nvct has no GPUs to describe"))
         elif len(lost) == len(spec.devices):
             states = {} if is_target else states
             why = f"nvct's has none of its devices: {listed(lost, NAMED)}"
@@ -146,7 +143,7 @@ def specifications(
 def _chosen(
     specs: Sequence[EffectiveSpec], output: str, publish: Callable[[str], Step]
 ) -> tuple[str, Mapping[str, PathState], set[str]]:
-    """Return where nvct's specification goes, what that changes, and its devices' names."""
+    """Return the path of nvct's specification, the states to write, and its devices' names."""
     target = output or specs[0].file.path
     states, names = _published(target, publish)
     shared = {
@@ -163,7 +160,7 @@ def _chosen(
 def _published(
     output: str, publish: Callable[[str], Step]
 ) -> tuple[Mapping[str, PathState], set[str]]:
-    """Return what nvct's specification changes, and the names of its devices."""
+    """Return the states to write for nvct's specification, and the names of its devices."""
     states = {} if is_own(state_of(output)) else publish(output).plan()
     new = [load.loads(state.data, source=path) for path, state in states.items() if state.mode]
     if not states:
@@ -172,7 +169,7 @@ def _published(
 
 
 def is_own(state: PathState) -> bool:
-    """Report whether a file is a specification by nvct."""
+    """Report whether a file is a specification that nvct wrote."""
     mark = f"{provenance.DOMAIN}generator"
     return state.is_file and (state.text.startswith(provenance.COMMENT) or mark in state.text)
 
@@ -192,7 +189,7 @@ def units(errors: list[NvctError], root: str = "/") -> Iterator[Item]:
             state = state_of(path)
             if not state.is_file or OWN in state.data:  # a link to /dev/null is an admin's choice
                 continue
-            runs = "it runs nvidia-ctk; nvct's packages have such a unit"
+            runs = "it runs nvidia-ctk; nvct's packages have a unit for that"
             yield becomes(path, ABSENT, f"it hides {own}" if own else runs)
             for link in sorted(glob.glob(f"{glob.escape(folder)}/*.wants/{name}")):
                 current = state_of(link)
@@ -203,7 +200,7 @@ def units(errors: list[NvctError], root: str = "/") -> Iterator[Item]:
         with collected(errors):
             data = state_of(path).data
             if os.path.basename(path) not in UNITS and b"nvidia-ctk cdi generate" in data:
-                why = "it is an admin's; what it generates, nvct's unit does, too"
+                why = "an admin wrote it; nvct's unit generates the specification, too"
                 yield Item(path=path, why=why)
 
 
@@ -218,13 +215,9 @@ def hooks(program: str, errors: list[NvctError], root: str = "/") -> Iterator[It
 
 
 def _hook(path: str, named: str, program: str) -> Item:
-    """Return the item of a hook file: it gets nvct's program if it names another one.
-
-    Raises:
-        NvctError: it cannot be edited.
-    """
+    """Return a hook file's item, which gives it nvct's program; NvctError if that fails."""
     if not os.access(program, os.X_OK):
-        return Item(path=path, why=f"{program} is not there: the package nvct has it")
+        return Item(path=path, why=f"{program} does not exist: install the package nvct")
     if os.path.realpath(named) == os.path.realpath(program):
         return Item(path=path, why=f"{named} is nvct's already")
     if not os.access(os.path.dirname(path), os.W_OK):
@@ -236,7 +229,7 @@ def _hook(path: str, named: str, program: str) -> Item:
 
 
 def programs_in_use(root: str = "/") -> dict[str, list[str]]:
-    """Return the runtimes of NVIDIA's name that containers of containerd need: program → ids."""
+    """Return the runtimes with NVIDIA's name that containerd's containers need, with their ids."""
     programs: dict[str, list[str]] = {}
     for folder in TASKS:
         for id_, program in engine_files.runtimes_in_use(os.path.join(root, folder)):
@@ -248,7 +241,7 @@ def programs_in_use(root: str = "/") -> dict[str, list[str]]:
 def links(
     programs: Mapping[str, Sequence[str]], own_folder: str, root: str = "/"
 ) -> Iterator[Item]:
-    """Yield a link to nvct's runtime for each program that containers need and that is gone."""
+    """Yield a link to nvct's runtime for each removed program that containers need."""
     for program, ids in programs.items():
         path = _link(program)
         own = os.path.join(own_folder, os.path.basename(program))
@@ -257,7 +250,7 @@ def links(
         is_writable = os.access(os.path.dirname(at), os.W_OK)
         if is_there or os.path.lexists(at) or not is_writable or not os.access(own, os.X_OK):
             continue
-        why = f"{count(len(ids), 'running container')} must be stopped by it"
+        why = f"{count(len(ids), 'running container')} can only be stopped with it"
         link = PathState(mode=stat.S_IFLNK | 0o777, uid=os.geteuid(), gid=os.getegid(), text=own)
         yield becomes(at, link, why)
 
@@ -273,15 +266,16 @@ def needed(entry: Entry) -> str:
     ids = [
         id_ for name, ids in programs_in_use().items() if _link(name) == entry.path for id_ in ids
     ]
-    why = f"{count(len(ids), 'running container')} must be stopped by it; then call back again"
+    why = f"{count(len(ids), 'running container')} can only be stopped with it; "
+    why += "run `nvct migrate back` again when they have ended"
     return why if ids else ""
 
 
 def rest(entry: Entry, current: PathState) -> PathState | None:
-    """Return what a path that somebody wrote since becomes when the host moves back.
+    """Return the state at the move back of a path that was written since, None to leave it.
 
-    nvct's unit writes its specification again, and withdraws it as the packages go. A hook file
-    gets its former program, and keeps what others wrote.
+    nvct's unit may have rewritten the specification, or removed it with the packages: it gets its
+    former state. A hook file gets its former program, and keeps other edits.
     """
     if is_own(entry.after) and (is_own(current) or current == ABSENT):
         return entry.before

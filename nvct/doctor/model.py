@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checks yield: findings, and what `nvct status` and `doctor` show of each part of a node."""
+"""The results of checks: findings, and the part of a node that `nvct status` and `doctor` show."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Health: TypeAlias = Literal["ok", "absent", "attention"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found out about one reason."""
+    """A check's result for one reason."""
 
     reason: Reason
-    # "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it holds and is
-    # no fault, "warning" if containers get GPUs nevertheless, else "error"
+    # "ok" if the reason does not hold, "unknown" if that cannot be checked, "note" if it holds but
+    # is no fault, "warning" if containers get GPUs nevertheless, else "error"
     severity: Severity
     evidence: str
-    remedy: str = ""  # for this host; "" if there is none more exact than the reason's
+    remedy: str = ""  # for this host; "" for the reason's own remedy
     context: str = ""
 
     @classmethod
     def each(cls, reason: Reason, severity: Severity, texts: Sequence[str]) -> list[Finding]:
-        """Return a finding of one reason for each sentence."""
+        """Return a finding for each text, with the same reason."""
         return [cls(reason, severity, text) for text in texts]
 
     @property
@@ -49,12 +49,12 @@ class Finding:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun."""
+    """Return a number with its noun, such as "2 GPUs"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def date(seconds: float) -> str:
-    """Return a time as local date and time; it is in seconds since the epoch."""
+    """Return seconds since the epoch as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
@@ -64,14 +64,14 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + rest
 
 
-LINES = 8  # Of a part; the others are counted
+LINES = 8  # Limit for a part; further lines are counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a check says of its part of a node."""
+    """A check's result for its part of a node."""
 
-    name: str = ""  # the check's; `checks.result` sets it
+    name: str = ""  # the check's name; `checks.result` sets it
     health: Health  # "absent" if the part does not exist, which is not a fault
     lines: tuple[str, ...]  # sentences, the first one a summary
     findings: tuple[Finding, ...] = ()
@@ -84,10 +84,10 @@ class Part:
         findings: Sequence[Finding] = (),
         health: Health = "ok",
     ) -> Part:
-        """Return a part; a fault among its findings makes it one to look at.
+        """Return a part, with the health "attention" if a finding is a fault.
 
-        Each line is a sentence, or a finding, of which the evidence is shown. `otherwise` is shown
-        if there is no line. `findings` are further ones, without a line of their own.
+        Each line is a text, or a finding whose evidence is shown. `otherwise` is shown if there is
+        no line. `findings` are further findings, without lines.
         """
         findings = (*(line for line in said if isinstance(line, Finding)), *findings)
         lines = [line.evidence if isinstance(line, Finding) else line for line in said]
@@ -101,11 +101,11 @@ class Part:
 
     @classmethod
     def absent(cls, why: str | Finding) -> Part:
-        """Return a part that this host does not have, with the reason."""
+        """Return a part that this host lacks, with the reason."""
         return cls.of(why, health="absent")
 
     def to_dict(self) -> dict[str, object]:
-        """Return the part as JSON has it."""
+        """Return the part for JSON."""
         return {
             "name": self.name,
             "health": self.health,
@@ -115,7 +115,7 @@ class Part:
 
 
 def unseen(reason: Reason, path: str) -> Part | None:
-    """Return the part that this user may not look at; None if the path can be looked at."""
+    """Return a part for a path that this user may not read; None if the user may."""
     try:
         os.stat(path)
         if os.access(path, os.R_OK, effective_ids=True):

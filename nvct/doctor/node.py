@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host, as the checks of `nvct doctor` look at it: each part of it is read once. Cold."""
+"""This host for the checks of `nvct doctor`: each part of it is read once. Cold."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RECENT_S = 3600.0
 
 
 class Log(NamedTuple):
-    """Messages of the kernel, the oldest first; or why they cannot be read."""
+    """Messages of the kernel, the oldest first, or why they cannot be read."""
 
     messages: Sequence[Message] = ()
     problem: str = ""
@@ -52,7 +52,7 @@ class Log(NamedTuple):
 
 
 def kernel_log(env: Mapping[str, str]) -> Log:
-    """Return the messages that the kernel still has; programs' messages are left out."""
+    """Return the messages in the kernel's log, without those of programs."""
     path = env.get(KMSG_ENV) or FILE
     try:
         with Kmsg(path, past=True) as kmsg:
@@ -65,27 +65,26 @@ def kernel_log(env: Mapping[str, str]) -> Log:
 
 @dataclass
 class Node:
-    """This host. A check takes of it what it needs; the rest is not read."""
+    """This host. A part that no check needs is not read."""
 
     settings: Config
     env: Mapping[str, str]
     engines: Sequence[Engine] = ()
     agent: Mapping[str, Any] | None = None
-    # why config.toml cannot be used; the settings are then the defaults
-    trouble: NvctError | None = None
+    trouble: NvctError | None = None  # why config.toml cannot be used, and the defaults are
     released: str = ""  # why the driver is being replaced, "" if it is not
     image: str = ""  # the folder of an unpacked image, "" for none
-    host: str = "/"  # the root folder, another one than / in tests only
+    host: str = "/"  # the root folder; another one than / only in tests
     booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
 
     @cached_property
     def roots(self) -> Roots:
-        """Where the driver, /proc and /sys are."""
+        """The roots of the driver, /proc and /sys."""
         return live_host.roots_of(self.settings)
 
     @cached_property
     def discovery(self) -> Inventory | NvctError:
-        """What discovery finds, or why it fails."""
+        """The inventory of discovery, or why discovery fails."""
         try:
             return live_host.discover(self.settings)
         except NvctError as error:
@@ -93,12 +92,12 @@ class Node:
 
     @property
     def inventory(self) -> Inventory | None:
-        """What discovery finds, None if it fails."""
+        """The inventory of discovery, None if discovery fails."""
         return self.discovery if isinstance(self.discovery, Inventory) else None
 
     @cached_property
     def session(self) -> NvmlSession | None:
-        """NVML of the driver's root; None if there is none."""
+        """A session with the NVML of the driver's root; None without NVML."""
         try:
             return shared_session(nvml_library(self.roots))
         except DriverNotFoundError:
@@ -106,7 +105,7 @@ class Node:
 
     @cached_property
     def nvml(self) -> MigState | NvctError | None:
-        """What NVML answers, or why it does not. If it hung for discovery, nobody waits again."""
+        """NVML's MIG state or error; without a new call if NVML hung for discovery."""
         before = vars(self).get("discovery")
         if isinstance(before, NvmlError) and is_hang(before.message):
             return before
@@ -122,11 +121,11 @@ class Node:
 
     @cached_property
     def readiness(self) -> tuple[GpuReadiness, ...]:
-        """What NVML reports of persistence mode and NVLink fabric; () if it does not answer."""
+        """Persistence mode and NVLink fabric by NVML; () if it does not answer."""
         return self.ask("readiness", tuple[GpuReadiness, ...]) or ()
 
     def ask(self, verb: str, kind: type[T]) -> T | None:
-        """Return NVML's answer; None if it does not answer, as the check of NVML says."""
+        """Return NVML's answer; None without one, which the check `nvml` reports."""
         if self.session is None or self.mig is None:
             return None
         try:
@@ -153,7 +152,7 @@ class Node:
 
     @cached_property
     def decisions(self) -> decisions.Log:
-        """What runtime, hooks and agent have decided about containers."""
+        """The decisions of runtime, hooks and agent about containers."""
         return decisions.look(decisions.folders(self.env))
 
     @cached_property

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds a container of this host by what a user knows of it, and says which GPU it has, and why.
+"""Finds a container of this host by name, id or process, and tells which GPUs it has, and why.
 
-Cold; changes nothing. What was decided about it is read from the flight recorder, what it has from
-the /dev of its first process.
+Cold; changes nothing. The decisions about the container are read from the flight recorder, its
+devices from the /dev of its first process.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ ID_LENGTH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A running container."""
+    """A container, running or not."""
 
     id: str
-    pid: int
+    pid: int  # 0 if it does not run
     labels: Mapping[str, str]
-    has_group: bool = True  # whether its control group names it, by which its processes are found
+    has_group: bool = True  # whether its cgroup has its id, by which its processes are found
 
     @property
     def name(self) -> str:
-        """Its name, as namespace/pod/container."""
+        """The container's name, as namespace/pod/container."""
         return joined(self.labels) or f"process {self.pid}"
 
 
 def find(node: Node, word: str) -> list[Found]:
     """Return the containers with a name, a pod's name, an id, or a process id.
 
-    They are those that run, or else those about which something was decided. Of an id, a word has
-    at least the first SHORT digits. Raises UsageError if no container of this host has it.
+    They are the running ones, or else those about which a decision is recorded. At least the first
+    SHORT digits of an id are needed. UsageError if no container of this host fits.
     """
     containers, proc = node.containers, node.roots.proc
     own = engine_files.own_names(node.env)
@@ -67,16 +67,16 @@ def find(node: Node, word: str) -> list[Found]:
     if not found:
         seen = "" if os.geteuid() == 0 else "; sudo finds the containers of others"
         raise UsageError(
-            f"{word!r} is no file, and no running container of this host has that name or id",
-            hint=f"`nvct log` shows what was decided about containers that are gone{seen}",
+            f"{word!r} is neither a file nor the name or id of a running container of this host",
+            hint=f"`nvct log` shows the decisions about containers that have ended{seen}",
         )
     return found
 
 
 def _ended(node: Node, word: str) -> list[Found]:
-    """Return the containers that do not run, and about which something was decided.
+    """Return the containers that do not run, but about which a decision is recorded.
 
-    A container that was refused never runs, and may have a name nevertheless.
+    Even a refused container, which never ran, can have a name.
     """
     wanted = {id_ for id_, name in names(node).items() if name == word}
     found: dict[str, Found] = {}
@@ -91,7 +91,7 @@ def _ended(node: Node, word: str) -> list[Found]:
 
 
 def ids(node: Node, word: str) -> tuple[str, ...]:
-    """Return the ids of the containers that a word means; by name, also those of others."""
+    """Return the ids of the containers that `find` finds, and of all with that name."""
     try:
         found = [one.id for one in find(node, word)]
     except UsageError:
@@ -101,12 +101,12 @@ def ids(node: Node, word: str) -> tuple[str, ...]:
 
 
 def names(node: Node) -> dict[str, str]:
-    """Return the names of all containers by id, also of the user's own engines, running or not."""
+    """Return the names of all containers by id, running or not, with the user's own engines."""
     return {**node.containers.names(), **engine_files.own_names(node.env)}
 
 
 def told(found: Found, uses: Sequence[Use], node: Node) -> dict[str, Any]:
-    """Return what is known about a container, as JSON data."""
+    """Return a container, its creation, decisions and uses of GPUs, as JSON data."""
     every = node.decisions.records if found.id else []
     records = [record for record in every if found.id in subject(record)]
     own = [
@@ -142,10 +142,10 @@ def _creation(found: Found, records: Sequence[dict[str, str]], node: Node) -> di
 
 
 def _watched(proc: str) -> Iterator[Found]:
-    """Yield the containers of Podman whose control group does not name them.
+    """Yield the containers of Podman whose cgroup does not have their id.
 
-    They belong to a user without control groups. conmon has the id in its option -c, and is the
-    parent of the first process. Another user's conmon is not believed.
+    They belong to a user without cgroups. conmon has the id in its option -c, and is the parent of
+    the first process. Another user's conmon is ignored, because its options can be forged.
     """
     for pid in procfs.processes(proc):
         folder = f"{proc}/{pid}"

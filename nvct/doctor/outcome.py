@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container gets and what it does not, as JSON has it, for `nvct explain`. Cold."""
+"""What a container gets and does not get, as JSON data for `nvct explain`. Cold."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def left_out(
 ) -> list[dict[str, object]]:
     """Return the driver capabilities of the plans that a request does not get.
 
-    Each has the number of paths that only it would bring, and the reason. `names` are the full
-    CDI names of the request's devices, which the plans define.
+    Each has the number of paths that it would add, and the reason. `names` are the full CDI names
+    of the request's devices, which the plans define.
     """
     present: set[str] = set()
     absent: dict[str, set[str]] = {}
@@ -54,7 +54,7 @@ def _contents(edits: model.Edits) -> set[str]:
 
 
 def _edits(names: Sequence[str], plans: Sequence[model.Plan]) -> Iterator[model.Edits]:
-    """Yield the edits of some devices and of their specifications, each once."""
+    """Yield the edits of some devices and of the devices' specifications, each once."""
     seen: set[tuple[int, str, int]] = set()
     for index, plan in enumerate(plans):
         for device in (plan["devices"][name] for name in names if name in plan["devices"]):
@@ -70,7 +70,7 @@ def _edits(names: Sequence[str], plans: Sequence[model.Plan]) -> Iterator[model.
 
 
 def policy_steps(origin: Origin | None) -> list[dict[str, object]]:
-    """Return the policy's rules in the order in which they were looked at."""
+    """Return the policy's rules in the order of their evaluation."""
     steps = [] if origin is None else origin.results
     return [
         {"rule": one.rule, "then": one.then, "holds": one.holds, "why": one.why} for one in steps
@@ -78,7 +78,7 @@ def policy_steps(origin: Origin | None) -> list[dict[str, object]]:
 
 
 def request_of(request: Request) -> dict[str, object]:
-    """Return what a container asks for."""
+    """Return a container's request as JSON data."""
     extras = request.extras
     return {
         "source": request.source,

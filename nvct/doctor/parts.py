@@ -33,10 +33,10 @@ from nvct.host.model import warning_kind
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
-START = re.compile(r"argv\[\]=(.*?) ;")  # A command line, as `systemctl show` prints ExecStart
+START = re.compile(r"argv\[\]=(.*?) ;")  # The command line in ExecStart of `systemctl show`
 OWN_START = "nvct publish"
 SYSTEMCTL_TIMEOUT_S = 5
-NAMED = 4  # Devices that a line names; the others are counted
+NAMED = 4  # Devices that a line names; further ones are counted
 STALE = "; the next container replaces it"
 
 
@@ -69,10 +69,10 @@ def _unchecked(node: Node) -> list[str]:
         return []
     if node.settings.engine_devices == UNCHECKED:
         ways = "--gpus of Docker 29.2, --device, --privileged and CDI"
-        return [f"the policy does not apply to devices that engines give: {ways}"]
+        return [f"the policy does not apply to devices that engines give by {ways}"]
     return [
-        f"the policy sees no devices of {status.engine.engine}'s containers unless they name the "
-        "runtime nvidia"
+        f"the policy applies to {status.engine.engine}'s containers only if they name the runtime "
+        "nvidia"
         for status in node.statuses
         if not (status.engine.foreign or status.is_default)
     ]
@@ -90,7 +90,7 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
 
 
 def driver(node: Node) -> Part:
-    """Check the driver, as discovery finds it."""
+    """Check the driver that discovery finds."""
     inventory = node.discovery
     if isinstance(inventory, NvctError):
         is_absent = isinstance(inventory, DriverNotFoundError)
@@ -100,7 +100,7 @@ def driver(node: Node) -> Part:
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
-    none = Finding(Reason.GpuNotFound, "note", "the driver is loaded and lists no GPU")
+    none = Finding(Reason.GpuNotFound, "note", "the driver is loaded, but lists no GPU")
     more = [none] if inventory.mode == "nvml" and not inventory.gpus else []
     part = Part.of(text, *map(of_warning, inventory.warnings), findings=more)
     return inside.of_own_gpus(part, node)
@@ -116,7 +116,7 @@ def of_warning(text: str) -> Finding:
 
 
 def specs(node: Node) -> Part:
-    """Compare the CDI specs in force with the host; their hooks are another part."""
+    """Compare the CDI specs in force, without their hooks, with the host."""
     report = node.report
     if not report.specs and all(drift.kind != "unreadable" for drift in report.drift):
         text = f"none in {' and '.join(node.settings.spec_dirs)}; nvct publish writes one"
@@ -124,7 +124,7 @@ def specs(node: Node) -> Part:
     report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     names = [name.partition(" (")[0] for name in report.held_back]
-    text = f"held back, as `nvct publish --devices` says: {listed(names, NAMED)}"
+    text = f"held back by `nvct publish --devices`: {listed(names, NAMED)}"
     held = [*([text] if names else []), *report.choices]
     if not report.drift:
         return Part.of(f"{things}, no difference from the host", *held)
@@ -238,16 +238,16 @@ def versions_of(node: Node) -> Part:
     ]
     found = [*_refused(local, registry), *_ignored(node.settings.spec_dirs)]
     if not found and not (local and registry.specs):
-        text = "no engine whose release is known" if registry.specs else "no specification"
+        text = "no engine with a known release" if registry.specs else "no specification"
         return Part.absent(text)
     names = ", ".join(f"{one.engine.engine} {one.engine.version}" for one in local)
-    text = f"{names}: {count(len(registry.specs), 'spec')} can be read"
+    text = f"{count(len(registry.specs), 'spec')} readable for {names}"
     return Part.of(*found, otherwise=text)
 
 
 def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:
     for status in statuses:
-        # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
+        # An engine with a runtime of NVIDIA's does not need the specification.
         severity: Severity = "note" if status.registered else "warning"
         for _, why, remedy in specs_read(status, registry):
             if why:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue: every reason why a GPU cannot be had, and what removes it.
+"""The catalogue of all reasons why containers get no GPU, with their remedies.
 
-A member's name is the reason's id, written as Kubernetes writes the reason of a condition; scripts
-and alerts match on it, so it never changes. docs/reasons.md is made from this list. Values only.
+A member's name is the reason's id, in the form of a condition's reason in Kubernetes; scripts and
+alerts match on it, so it never changes. docs/reasons.md is made from this list. Values only.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enum import Enum, unique
 class Reason(Enum):
     """A reason: its question, the evidence that answers it, and the remedy."""
 
-    question: str  # what a check asks; the answer "no" means that the reason holds
+    question: str  # a yes-no question: "no" means that the reason holds
     evidence: str
-    remedy: str  # one sentence with the command; a finding may have a more exact one
+    remedy: str  # a sentence with the command; a finding can have a more exact one
 
     def __init__(self, question: str, evidence: str, remedy: str) -> None:
         self.question = question
@@ -26,9 +26,9 @@ class Reason(Enum):
     # fmt: off
     # The GPU and its driver.
     GpuNotFound = (
-        "Does this host have a GPU of NVIDIA?",
+        "Does this host have an NVIDIA GPU?",
         "the devices on the PCI bus, and /proc/driver/nvidia/gpus",
-        "Use a host with a GPU, or ask for none; `lspci -d 10de:` lists what the bus has.")
+        "Use a host with a GPU, or ask for none; `lspci -d 10de:` lists NVIDIA's PCI devices.")
     DriverNotLoaded = (
         "Is the driver's kernel module loaded?",
         "/proc/driver/nvidia/version, /sys/module/nvidia/version, and modules.dep of the kernel",
@@ -39,22 +39,22 @@ class Reason(Enum):
         "Install the driver; if it is not in /, set root in config.toml with `nvidia-ctk config`.")
     DriverNotWorking = (
         "Does the driver answer?",
-        "the exit status of nvidia-smi and its last line, or the call of NVML that failed",
+        "exit status and last line of nvidia-smi, or the failed NVML call",
         "Run `nvidia-smi` and read `dmesg`; after an update of the driver, reboot.")
     NvmlHung = (
         "Does NVML answer in time?",
-        "the calls of NVML that the agent makes, and the process that it waits for",
+        "the agent's NVML calls, and the process that hangs in one",
         "Find the GPU that hangs in `dmesg`; if the process cannot be killed, reboot.")
     DriverIncomplete = (
         "Is the driver complete and usable?",
         "the warnings of discovery, as `nvidia-ctk cdi generate` prints them",
-        "Bring back what is missing, then run `nvct publish`.")
+        "Restore the missing files, then run `nvct publish`.")
     DriverContainerNotReady = (
         "Has the driver container finished?",
         "its file .driver-ctr-ready",
-        "Wait for it, and read what it prints with `kubectl logs`.")
+        "Wait for it, and read its `kubectl logs`.")
     ModuleNotLoaded = (
-        "Are the modules loaded that the driver container has to load?",
+        "Are the driver container's modules loaded?",
         "its file .driver-ctr-ready, and /sys/module",
         "Wait for the driver container, or load the module with `modprobe`.")
     GpuBoundElsewhere = (
@@ -62,24 +62,24 @@ class Reason(Enum):
         "the folders of other drivers in /sys/bus/pci/drivers",
         "If no virtual machine has the GPU: keep nouveau from loading (modprobe.d), and reboot.")
     MigModePending = (
-        "Is the MIG mode of every GPU the one that was set last?",
-        "the current and the pending mode, as NVML has them",
+        "Does every GPU have the MIG mode that was set last?",
+        "the current and the pending mode in NVML",
         "Reset the GPU with `nvidia-smi --gpu-reset`, or reboot.")
     FabricManagerNotRunning = (
         "Does the fabric manager run on a host with NVSwitches?",
         "/proc/driver/nvidia-nvswitch/devices, and the processes of this host",
         "Install it in the driver's release, then `systemctl enable --now nvidia-fabricmanager`.")
     FabricManagerOtherRelease = (
-        "Is the fabric manager of the driver's release?",
+        "Does the fabric manager have the driver's release?",
         "the release that nv-fabricmanager prints, and the version of the loaded driver",
-        "Reboot after an update; else install the driver's release, and restart it.")
+        "After an update, reboot; else install the driver's release of it, and restart it.")
     FabricNotReady = (
-        "Has every GPU been registered with the NVLink fabric?",
+        "Is every GPU registered with the NVLink fabric?",
         "the state of the fabric that NVML reports for each GPU",
         "Read `journalctl -u nvidia-fabricmanager` and `nvidia-smi -q`, then restart the manager.")
     PersistenceOff = (
         "Does nvidia-persistenced keep the GPUs initialized?",
-        "its socket in /run, the GPUs' persistence mode, and how long NVML's first answer took",
+        "its socket in /run, the GPUs' persistence mode, and the time of NVML's first answer",
         "Run `systemctl enable --now nvidia-persistenced`.")
     CharacterLinksMissing = (
         "Does systemd find the driver's device nodes when it is reloaded?",
@@ -95,12 +95,12 @@ class Reason(Enum):
         "Run `setsebool -P container_use_devices on`.")
     AppArmorDenies = (
         "Does AppArmor let containers use the driver's devices?",
-        "what the kernel's messages of the last hour say that AppArmor denied",
-        "Add `/dev/nvidia* rw,` to the profile that the evidence names, and load it again.")
+        "AppArmor's denials in the kernel's messages of the last hour",
+        "Add `/dev/nvidia* rw,` to the profile that the evidence names, and reload it.")
     UserNamespaceDenies = (
         "Can processes in user namespaces open the driver's device nodes?",
         "the maps of user namespaces, and owner, group and mode of the nodes",
-        "Let every user open the nodes (NVreg_DeviceFileMode=0666), or use `keep-groups` of crun.")
+        "Let every user open the nodes (NVreg_DeviceFileMode=0666), or use crun's `keep-groups`.")
     SubordinateIdsMissing = (
         "Does a user of rootless containers have subordinate ids?",
         "/etc/subuid, /etc/subgid and /etc/nsswitch.conf",
@@ -122,9 +122,9 @@ class Reason(Enum):
     AgentTaskFailed = (
         "Do the tasks of the node's agent run?",
         "the tasks in the agent's /status",
-        "Correct that; `nvct agent --status`, in its pod, shows when it runs.")
+        "Mend the named cause; `nvct agent --status`, in the agent's pod, shows when it runs.")
     ResourceNotListed = (
-        "Has the kubelet read the list of devices?",
+        "Did the kubelet read the list of devices?",
         "the resources in the agent's /status, and the kubelet's checkpoint of its devices",
         "Read `nvct agent --status`, in the agent's pod or on the node, and the kubelet's log.")
     DevicePluginNotAlone = (
@@ -136,33 +136,33 @@ class Reason(Enum):
         "NVML's values, XIDs in the kernel's messages, and the health in the agent's /status",
         "Read `dmesg` and `nvidia-smi`, then reset the GPU or replace it.")
     DeviceWithheld = (
-        "Are devices offered that work?",
+        "Are all working devices offered?",
         "the health in the agent's /status: a change of MIG, and a GPU's probation after an error",
         "Wait: they are offered again when the change or the probation is over.")
     PreflightWarns = (
         "Is each GPU as fast as it can be?",
         "the findings of the preflight in the agent's /status (docs/health.md)",
-        "Correct what is named; the preflight looks again twice a minute.")
+        "Mend what the evidence names; the preflight checks again twice a minute.")
     DriverBeingReplaced = (
-        "Is the driver in place?",
+        "Is the driver in place, and not being replaced?",
         "the state of NVML in the agent's /status",
-        "Wait for the new driver; after `nvct agent release`, run `nvct agent resume` then.")
+        "Wait for the new driver; if `nvct agent release` was used, then run `nvct agent resume`.")
     KubeletNotRunning = (
         "Does the kubelet run on this node?",
         "/var/lib/kubelet, and the processes of this host",
         "Start it, for example with `systemctl start kubelet`, and read `journalctl -u kubelet`.")
     PodDevicesDiffer = (
-        "Has each container the devices that the kubelet has given it?",
+        "Does each container have the devices that the kubelet gave it?",
         "the kubelet's checkpoint of its devices, and the device nodes of containers' processes",
         "Start the pod again with `runtimeClassName: nvidia`, or use another list strategy.")
     PodsWaitInInit = (
-        "Are driver and toolkit reported as ready to the pods that wait for them?",
+        "Are driver and toolkit reported ready to the pods that wait for them?",
         "the status files in /run/nvidia/validations",
-        "Run `nvct validate driver` and `nvct validate toolkit`: they say why.")
+        "Run `nvct validate driver` and `nvct validate toolkit`: they say why not.")
     GpuLostAtReload = (
         "Do running containers keep their GPU when systemd is reloaded?",
         "the units of containers in /run/systemd, and the device nodes of their processes",
-        "Start the container again by `--runtime=nvidia` or a CDI device, which systemd knows of.")
+        "Start the container again with `--runtime=nvidia` or a CDI device: systemd knows those.")
 
     # CDI specifications.
     SpecificationMissing = (
@@ -172,7 +172,7 @@ class Reason(Enum):
     SpecificationUnreadable = (
         "Is every CDI specification valid?",
         "the files in the folders of specifications",
-        "See what is wrong with `nvidia-ctk cdi validate FILE`, and correct or remove the file.")
+        "Find the fault with `nvidia-ctk cdi validate FILE`, and correct or remove the file.")
     SpecificationConflict = (
         "Is each device defined by one CDI specification only?",
         "the device names of all files in folders of one priority",
@@ -196,13 +196,13 @@ class Reason(Enum):
     SpecificationFolderWritable = (
         "Can only root write CDI specifications?",
         "owner and mode of the folders of specifications, and of their files",
-        "Give folder and files to root, without write permission for others.")
+        "Make root the owner of folder and files, without write permission for others.")
     HookMissing = (
         "Does the program of every hook in the CDI specifications exist?",
         "the path of each hook in the specifications in force",
         "Install nvct or nvidia-container-toolkit, then run `nvct publish`.")
     HookOtherRelease = (
-        "Is the program of every hook in the CDI specifications of the installed release?",
+        "Does every hook program in the CDI specifications have the installed release?",
         "the release that the program prints, and that of nvct",
         "Install nvct again, then run `nvct publish`; remove the other program.")
     HookWithoutEnvironment = (
@@ -212,27 +212,27 @@ class Reason(Enum):
 
     # What protects the host.
     ToolkitVulnerable = (
-        "Is every NVIDIA Container Toolkit on this host of a release without known holes?",
+        "Is every NVIDIA Container Toolkit on this host without known vulnerabilities?",
         "the names of its libraries, dpkg's packages, and NVIDIA's security bulletins",
         "Remove it, for example with `apt purge nvidia-container-toolkit`, or update it.")
     ManagementWithinReach = (
         "Are the devices that change MIG out of containers' reach?",
         "the mode of their nodes, and specifications of the class management",
-        "Take the permissions from the node with `chmod`, or remove the specification.")
+        "Restrict the node's mode with `chmod`, or remove the specification.")
     ImagesAskForAll = (
-        "Does no image get all GPUs without its user's asking?",
+        "Do images get all GPUs only if their users ask for them?",
         "the environment of the images of Docker, Podman and CRI-O, and config.toml's policy",
         "Add a rule for requests of images to config.toml's policy: by = image-env.")
 
     EngineDevicesUnchecked = (
-        "Does the policy see what engines give by themselves?",
+        "Does the policy apply to devices that engines give by themselves?",
         "nvct.policy.engine-devices in config.toml, and the default runtime of each engine",
         'Set engine-devices = "checked", and make nvidia the default runtime: docs/policy.md.',
     )
 
     # What nvct compiles and keeps.
     ConfigurationInvalid = (
-        "Can every value in config.toml be used?",
+        "Is every value in config.toml valid?",
         "config.toml",
         "Correct the key that the evidence names with `nvidia-ctk config --in-place --set`.")
     ConfigurationKeyIgnored = (
@@ -240,17 +240,17 @@ class Reason(Enum):
         "config.toml",
         "Remove the key; the evidence says why it has no effect.")
     PlanStale = (
-        "Is the compiled plan that of this host?",
+        "Is the compiled plan up to date?",
         "the plan's checksum, and the fingerprints that it lists",
-        "Nothing is to be done: the next container replaces it; `nvct refresh` does so now.")
+        "Do nothing: the next container replaces the plan; `nvct refresh` does so now.")
     DriverViewDamaged = (
         "Is every view of the driver readable and complete?",
         "the folder of the views, and the sizes, times and links of their files",
-        "See more with `nvct farm verify`, then make it again with `nvct refresh`.")
+        "Find the files with `nvct farm verify`, then make the view again with `nvct refresh`.")
     RefreshUnitFailed = (
         "Did the unit that updates the specification succeed?",
         "`systemctl show` of nvidia-cdi-refresh.service and nvidia-cdi-refresh.path",
-        "Read `journalctl -u nvidia-cdi-refresh.service`; then `nvct publish` does the same.")
+        "Read `journalctl -u nvidia-cdi-refresh.service`; mend the cause; run `nvct publish`.")
     RefreshUnitInactive = (
         "Does systemd watch for changes of the driver?",
         "`systemctl show` of nvidia-cdi-refresh.path",
@@ -258,32 +258,32 @@ class Reason(Enum):
 
     RefreshUnitReplaced = (
         "Does systemd run the package's units?",
-        "`systemctl show` of nvidia-cdi-refresh.service: its file, and what it runs",
+        "`systemctl show` of nvidia-cdi-refresh.service: its file and its command",
         "Run `nvct migrate apply`, or remove that file, then run `systemctl daemon-reload`.")
 
     # Container engines.
     EngineNotConfigured = (
-        "Can containers of the engine get GPUs, by a runtime of NVIDIA's or by CDI?",
+        "Can the engine's containers get GPUs, by an NVIDIA runtime or by CDI?",
         "the engine's configuration, what the running engine reports, and the CDI specifications",
         "Run `nvct runtime configure`.")
     EngineFileUnread = (
         "Does the engine read every file that registers a runtime?",
-        "the usual files of the engine, and those that its command line and environment name",
+        "the engine's usual files, and those that its command line and environment name",
         "Run `nvct runtime configure`, which edits the file that the running engine reads.")
     EngineConfigurationInvalid = (
         "Can the engine's configuration be read, and do its files fit together?",
         "the engine's configuration files",
-        "Correct the file that the evidence names; `nvct runtime undo` takes back nvct's changes.")
+        "Correct the file that the evidence names; `nvct runtime undo` undoes nvct's changes.")
     EngineNotReloaded = (
-        "Does the running engine use what its configuration says?",
+        "Does the running engine use its current configuration?",
         "the configuration, and what the running engine reports",
         "Restart the engine, for example with `systemctl restart docker`.")
     RuntimeProgramMissing = (
         "Does the program of the engine's runtime exist?",
-        "the path that the engine's configuration has for it",
+        "the program's path in the engine's configuration",
         "Install nvct; if it was removed, run `nvct runtime undo`.")
     EngineNotRunning = (
-        "Is the engine running that the client talks to?",
+        "Does the engine run that the client talks to?",
         "the processes of this host, and the client's endpoint",
         "Start it, for example with `systemctl start docker`.")
     EngineNotRestarted = (
@@ -303,7 +303,7 @@ class Reason(Enum):
         "the environment of the engine's process",
         "Link the hook into /usr/bin, then `systemctl restart docker`.")
     SnapWithoutHook = (
-        "Does a snap's engine find the hook?",
+        "Does an engine from a snap find the hook?",
         "the engine's program and file system",
         "Run `snap remove docker`, and install docker-ce or docker.io.")
     RootlessWithoutHook = (
@@ -312,10 +312,10 @@ class Reason(Enum):
         "As that user, run `nvct runtime configure`, then `systemctl --user restart docker`.")
     ClientIsPodman = (
         "Is the program docker the client of Docker?",
-        "the program that PATH has under the name docker",
+        "the program docker on PATH",
         "Run `podman run --device nvidia.com/gpu=all`, or install Docker's own client.")
     ClientUsesDesktop = (
-        "Does docker talk to an engine of this host, not to Docker Desktop's machine?",
+        "Does docker talk to an engine of this host, not to Docker Desktop's virtual machine?",
         "the client's program, and the endpoint of its context",
         "Run `docker context use default`, with Docker Engine on this host.")
     ClientUsesOtherHost = (
@@ -329,7 +329,7 @@ class Reason(Enum):
         "its environment, annotations and mounts",
         "Ask for one: `docker run --gpus all`, or NVIDIA_VISIBLE_DEVICES=all with the runtime.")
     RequestIgnored = (
-        "Is the container's request taken into account?",
+        "Does the container's request count?",
         "its privileges, config.toml, and the rules of the policy",
         "Ask in a way that the configuration allows; `nvct explain` shows which rule decides.")
     RequestMalformed = (
@@ -337,7 +337,7 @@ class Reason(Enum):
         "the variable, annotation or mount that asks",
         "Correct it; `nvidia-ctk cdi list` shows the names of devices.")
     DeviceUnknown = (
-        "Does this host have the device that is asked for?",
+        "Does this host have the requested device?",
         "the request, and the devices of host and specifications",
         "Ask for one that `nvidia-ctk cdi list` shows.")
     RequestNotPermitted = (
@@ -353,10 +353,10 @@ class Reason(Enum):
         "the error of the create; `nvct explain` and docs/errors.md explain it",
         "Do what the error's hint says; `NVCT_DEBUG=1` shows more.")
     ContainerWithoutDriver = (
-        "Was this container given the driver?",
+        "Did this container get the driver?",
         "nvidia-smi on the container's PATH",
         "Start the container with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all.")
     ImageIncomplete = (
-        "Has the image the libraries that the driver's libraries need?",
-        "DT_NEEDED and symbol versions of the driver's libraries, and the libraries of the image",
-        "Install in the image what the evidence names, or use a newer base image.")
+        "Does the image have the libraries that the driver's libraries need?",
+        "DT_NEEDED and symbol versions of the driver's libraries, and the image's libraries",
+        "Install what the evidence names in the image, or use a newer base image.")

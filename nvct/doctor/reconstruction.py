@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a container was created: what was asked and by whom, what went in, what was left out. Cold.
+"""How a container was created: its request and who made it, what it got and did not get. Cold.
 
-The shim has rewritten the container's config.json, so that it no longer shows the request. Here it
-is put together from the flight recorder, the engine's own files and what the rewritten config.json
-still has. What none of them tells is named as unknown.
+The shim rewrote the container's config.json, which no longer shows the request. So the request is
+reconstructed from the flight recorder, the engine's own files and the rest of config.json. Parts
+that none of them has are listed as unknown.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from nvct.oci.bundle import Bundle
 
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"
-"""In place of the request, where the shim or a CDI specification has served the container."""
-OWN_PREFIX = "NVIDIA_CTK_"  # Of variables that only specifications set
+"""Replaces the request after the shim or a CDI specification served the container."""
+OWN_PREFIX = "NVIDIA_CTK_"  # Only specifications set variables with it
 RULE = re.compile(r"(?<=.); (?='[^']*' \((?:allow|ignore|deny)\) )")
 SLACK_S = 5.0  # Between the start of a container's process and its record, whose clocks differ
 NO_BUNDLE = Bundle("", "{}")
@@ -36,18 +36,17 @@ NO_BUNDLE = Bundle("", "{}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known of a container's creation."""
+    """The sources about a container's creation."""
 
     creation: Creation
-    bundle: Bundle  # its config.json as it is now; NO_BUNDLE if there is none
+    bundle: Bundle  # the current config.json; NO_BUNDLE if there is none
     records: Sequence[Mapping[str, str]]
-    log: Log  # all records, whose folders may not be whole
-    # when its first process started, in seconds since the epoch; None if unknown
-    started_s: float | None = None
+    log: Log  # all records that are left
+    started_s: float | None = None  # start of the first process since the epoch; None if unknown
 
     @property
     def is_served(self) -> bool:
-        """Whether the shim or a specification has changed its config.json for a GPU."""
+        """Whether the shim or a specification changed the config.json for a GPU."""
         return INJECTED in self.bundle.env
 
 
@@ -58,7 +57,7 @@ def reconstructed(
     record = _record(evidence.records)
     unknown = [] if record else [*_without_record(evidence)]
     if record.get("asked", "").endswith(CUT):
-        unknown.append("the whole request: a record keeps the start of a long one")
+        unknown.append("the end of the request: it is longer than a record keeps")
     leftover, uncertain = _left_out(record, settings, env)
     bundle = evidence.bundle
     return {
@@ -77,7 +76,7 @@ def reconstructed(
 
 
 def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
-    """Return the last decision of runtime or prestart hook about a request; {} if none is kept."""
+    """Return the last recorded decision of runtime or hook about a request, {} without one."""
     found = [record for record in reversed(records) if record.get("bundle")]
     about = (record for record in found if record.get("asked"))
     return next(about, found[0] if found else {})
@@ -86,7 +85,7 @@ def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str]:
 def _asked(
     evidence: Evidence, record: Mapping[str, str], settings: Config
 ) -> list[dict[str, str]]:
-    """Return what was asked for, and by whom; "" if that is not known."""
+    """Return each part of the request, and who made it, "" if unknown."""
     creation, source = evidence.creation, ""
     found: dict[str, str] = {}
     if "asked" in record:
@@ -95,7 +94,7 @@ def _asked(
     elif (value := creation.value(VISIBLE_DEVICES)) is not None:
         found[f"{VISIBLE_DEVICES}={value}"] = creation.who_set(VISIBLE_DEVICES)
     for word in creation.words:
-        # Docker writes its default runtime to where a user's choice is.
+        # Docker records its default runtime in the same place as a user's choice.
         may_be_default = word.startswith("--runtime ")
         by = "the user, or the engine's default" if may_be_default else "the user"
         found.setdefault(word, by)
@@ -164,7 +163,7 @@ def _left_out(
     if record.get("outcome") != "given":
         return [], []
     if "plan" not in record:
-        return [], ["what was left out: the record is of an older nvct, which did not keep it"]
+        return [], ["what was left out: the record is from an older nvct, which did not keep it"]
     made = {one.partition("/")[0] for one in record["plan"].split()}
     plans = _plans(env)
     same = [plan for plan in plans if str(plan.get("made")) in made]
@@ -174,7 +173,7 @@ def _left_out(
     names = _names(record, settings)
     used = same or [plan for plan in plans if any(name in plan["devices"] for name in names)]
     if not used:
-        return [], ["what was left out: the plan that served it is gone, and no other fits"]
+        return [], ["what was left out: the plan that served it is gone, and no other plan fits"]
     try:
         found = outcome.left_out(request, names, used, settings)
     except (NvctError, LookupError):
@@ -182,8 +181,8 @@ def _left_out(
     if same:
         return found, []
     now = next((plan["host"]["driver"] for plan in used if plan["host"].get("driver")), "unknown")
-    text = f"what was left out is shown by the plan of now, for driver {now}"
-    return found, [f"{text}: the plan of then, for driver {_driver(record) or '?'}, is gone"]
+    text = f"what was left out is from the current plan, for driver {now}"
+    return found, [f"{text}: the plan that served it, for {_driver(record) or '?'}, is gone"]
 
 
 def _plans(env: Mapping[str, str]) -> list[model.Plan]:
@@ -203,10 +202,9 @@ def _names(record: Mapping[str, str], settings: Config) -> list[str]:
 
 
 def _without_record(evidence: Evidence) -> Iterator[str]:
-    """Yield what is unknown of a request without a record; why there is none, if that is known."""
+    """Yield what is unknown because a request has no record, and why it has none."""
     if evidence.is_served and evidence.creation.env is None:
-        text = f"in its config.json {INJECTED} has taken the place of the request"
-        yield f"what it asked for: {text}"
+        yield f"what it asked for: {INJECTED} replaced the request in its config.json"
     yield _why_no_record(evidence)
 
 
@@ -223,15 +221,15 @@ def _why_no_record(evidence: Evidence) -> str:
         return "who decided: its engine gave it the device by CDI, which leaves no record"
     if gone and (oldest is None or since < oldest + SLACK_S):
         return (
-            f"what was decided: it started at {date(since)}, before the oldest record that is"
-            " kept; newer ones have taken the place of its record"
+            f"what was decided: it started at {date(since)}, before the oldest record: newer"
+            " records have replaced its own"
         )
     if evidence.is_served:
         return (
-            "who decided: its config.json was changed for a GPU, and no record is about it: its"
-            " engine did that by CDI, or the record was removed"
+            "who decided: its config.json was changed for a GPU, but without a record: its engine"
+            " did that by CDI, or the record was removed"
         )
     return (
-        f"who decided: it started at {date(since)}, and none of {count(len(records), 'record')}"
-        " is about it: it asked for no GPU, its engine gave it one by CDI, or nvct was not there"
+        f"who decided: it started at {date(since)}, but none of {count(len(records), 'record')} is"
+        " about it: it asked for no GPU, its engine gave it one by CDI, or nvct was not installed"
     )

@@ -22,14 +22,11 @@ from nvct.host import procfs
 from nvct.paths import RUNTIME_HOOK_PROGRAM
 
 WITHOUT_RUNTIME = ("GKE",)
-"""Platforms whose own device plugin gives nodes and libraries, without a runtime or CDI."""
+"""Platforms whose own device plugin gives device nodes and libraries without a runtime or CDI."""
 
 
 def check(node: Node) -> Part:
-    """Report each engine of this host; an engine that cannot give GPUs is a fault.
-
-    Without a driver that has GPUs, nobody misses a runtime.
-    """
+    """Report each engine of this host; if the host has GPUs, an engine without them is a fault."""
     statuses, inventory = node.statuses, node.inventory
     local = [status for status in statuses if not status.engine.foreign]
     others = f"{count(len(statuses) - len(local), 'engine')} of a container or another user"
@@ -45,15 +42,16 @@ def check(node: Node) -> Part:
         said += _engine(status, access, is_needed=is_needed)
     said += of_unread_files(local)
     said += _without_rules(accesses) if node.settings.cli_no_cgroups else ()
-    said += [f"{others}, not looked at"] if len(statuses) > len(local) else []
+    said += [f"{others}, not checked"] if len(statuses) > len(local) else []
     return Part.of(*said, health="ok" if has_gpu or gives_gpus else "absent")
 
 
 def _is_needed(engine: Engine, node: Node, *, gives_gpus: bool) -> bool:
-    """Return whether it is a fault that an engine gives no GPU; `gives_gpus`: whether one does.
+    """Report whether it is a fault if an engine gives no GPU.
 
-    An engine that does not run is needed only if no other one gives GPUs, or may run unseen. A
-    containerd beside Docker serves Docker, which has its own runtimes, unless it serves pods too.
+    An engine that does not run is needed only if no engine gives GPUs (`gives_gpus`) and all
+    processes are visible. A containerd beside Docker is not needed, because Docker has its own
+    runtimes, unless it serves pods, too.
     """
     proc = node.roots.proc
     if engine.engine == "containerd":
@@ -66,14 +64,15 @@ def _is_needed(engine: Engine, node: Node, *, gives_gpus: bool) -> bool:
 
 
 def _without_rules(accesses: Sequence[tuple[Status, Access]]) -> Iterator[Finding]:
-    """Yield a finding for each engine of root whose hook then lets a container open no GPU.
+    """Yield a finding for each engine of root that no-cgroups keeps from giving GPUs.
 
-    The key is for engines of users, which may not change a cgroup; both read one config.toml.
+    no-cgroups is for engines of users, which may not change a cgroup, but root's engines read the
+    same config.toml.
     """
     for status, access in accesses:
         if access.hook.endswith(RUNTIME_HOOK_PROGRAM) and not status.engine.uid:
-            text = f"config.toml says no-cgroups = true, and {status.engine.engine} runs as root: "
-            text += "`--gpus` gives a container nodes that its cgroup does not let it open"
+            text = f"config.toml has no-cgroups = true, but {status.engine.engine} runs as root: "
+            text += "the cgroup denies a container of `--gpus` its device nodes"
             yield Finding(Reason.CgroupRulesOff, "warning", text)
 
 
@@ -105,15 +104,15 @@ FOLDERS = {
     "containerd": (("/etc/containerd/conf.d", ".toml"),),
     "crio": ((crio.CONFIG_DIR, ""), ("/etc/crio/conf.d", "")),
 }
-"""Usual folders of drop-ins, and the end of a drop-in's name. Podman has no daemon."""
+"""Usual folders of drop-ins, and the suffix of a drop-in's name. Podman has no daemon."""
 USUAL = ("", "k3s", "RKE2")
-"""Platforms whose engine users take for the usual one: Docker's containerd is not. Others have
-files of their own, which `nvct runtime status` explains."""
-LIMIT = 16  # Files of a folder that are read
+"""Platforms on which users may edit the engine's usual files by mistake. Other platforms, and
+Docker's containerd, have files of their own, which `nvct runtime status` explains."""
+LIMIT = 16  # Limit of files that are read in a folder
 
 
 def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> Iterator[Finding]:
-    """Yield a finding for each file that an engine was to read, and does not."""
+    """Yield a finding for each usual file with NVIDIA's runtimes that its engine does not read."""
     tree = files or Files()
     read = {
         os.path.realpath(tree.at(path))
@@ -126,7 +125,7 @@ def of_unread_files(statuses: Sequence[Status], files: Files | None = None) -> I
         for path in _usual(engine, tree) if status.state and is_usual else ():
             if os.path.realpath(tree.at(path)) in read:
                 continue
-            with suppress(NvctError, OSError):  # one that cannot be read
+            with suppress(NvctError, OSError):  # skip an unreadable file
                 handlers = _handlers(engine.engine, path, tree).items()
                 if names := sorted(name for name, program in handlers if is_nvidia(name, program)):
                     yield _finding(status, path, names)
@@ -160,6 +159,6 @@ def _finding(status: Status, path: str, names: Sequence[str]) -> Finding:
     text += ", ".join(names)
     remedy = f"Run `nvct runtime configure --runtime={engine.engine}`, and remove {path}."
     if engine.leave:
-        remedy = f"Do what `nvct runtime status` says of {engine.platform}, and remove {path}."
+        remedy = f"Do what `nvct runtime status` says about {engine.platform}, and remove {path}."
     severity: Severity = "error" if is_lost and engine.pid else "note"
     return Finding(Reason.EngineFileUnread, severity, text, remedy)

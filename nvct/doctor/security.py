@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what protects a host from its containers, images and users. Cold; changes nothing.
+"""Checks of a host's protection from its containers, images and users. Cold; changes nothing.
 
-Denials are in the kernel's messages, unless auditd runs, which takes them.
+Denials are in the kernel's messages, unless auditd runs and takes them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ DENIED = re.compile(
     r"(?:audit: )?type=1400 audit\([^)]{1,40}\): avc: +denied "
     r".{0,400}(?:nvidia|xserver_misc_device_t).{0,400}tclass=chr_file"
 )
-"""The kernel's words about a container's process and a node of the driver."""
+"""A kernel message that SELinux denied a process a device node of the driver."""
 PROFILE_DENIED = re.compile(
     r"(?:audit: )?type=1400 audit\([^)]{1,40}\): "
     r'apparmor="DENIED" .{0,200}?\bprofile="([^"]{1,200})"'
 )
-"""From the kernel itself: the other types have texts of programs, containers among them."""
+"""Type 1400 is the kernel's own; other types can have texts from programs in containers."""
 HOST_PROFILE = re.compile(r"/|snap\.(?!docker\.|microk8s\.|k8s\.|lxd\.)")
-"""Of programs such as /usr/bin/evince or snap.firefox.firefox, which are no containers."""
+"""Profiles of programs outside of containers, such as /usr/bin/evince or snap.firefox.firefox."""
 FIELD = re.compile(r'\b(name|comm)="([^"]{1,200})"')
-"""AppArmor writes a value with a quote or a space in it as hexadecimal digits, without quotes."""
+"""A quoted field. AppArmor writes a value with a quote or space in unquoted hexadecimal digits."""
 DRIVER_NODE = re.compile(r"/dev/(?:nvidia|dri/renderD)")
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def spec_folders(node: Node, *, owner: int = 0) -> Part:
-    """Check that only root, `owner` in tests, can write specifications, which engines obey."""
+    """Check that only root (`owner` in tests) can write specifications, which engines obey."""
     folders = node.settings.spec_dirs
     there = [folder for folder in folders if os.path.isdir(folder)]
     if not there:
@@ -60,11 +60,11 @@ def _writable(folder: str, owner: int) -> Iterator[str]:
         if status.st_uid != owner:
             yield f"{path} belongs to the user {status.st_uid}, not to root"
         elif status.st_mode & OTHERS:
-            yield f"{path} can be written by others: mode {stat.S_IMODE(status.st_mode):04o}"
+            yield f"other users can write {path}: mode {stat.S_IMODE(status.st_mode):04o}"
 
 
 def selinux(node: Node) -> Part:
-    """Check SELinux's boolean that lets containers use devices, and what the kernel denied."""
+    """Check the SELinux boolean that lets containers use devices, and the kernel's denials."""
     enforce = (procfs.read_text(f"{node.roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
         return Part.absent("SELinux is permissive" if enforce else "SELinux is off")
@@ -78,21 +78,21 @@ def selinux(node: Node) -> Part:
         remedy = "Update container-selinux, or allow it: `ausearch -m avc -ts boot | audit2allow`."
         return Part.of(Finding(Reason.SelinuxDenies, "warning", text, remedy))
     if value[0] == "1":
-        return Part.of("SELinux is enforcing, and containers may use devices")
+        return Part.of("SELinux is enforcing, but lets containers use devices")
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
     return Part.of(Finding(Reason.SelinuxDenies, "warning", text))
 
 
 def apparmor(node: Node) -> Part:
-    """Check what AppArmor denied of the driver's devices in the last hour.
+    """Check AppArmor's denials of the driver's devices in the last hour.
 
-    Older messages may be of a profile that was corrected since.
+    Older denials may be by a profile that was corrected since then.
     """
     enabled = procfs.read_text(f"{node.roots.sys}/module/apparmor/parameters/enabled") or ""
     if enabled.strip() != "Y":
         return Part.absent("AppArmor is off")
     if node.log.problem:
-        text = f"what AppArmor denied: {node.log.problem}"
+        text = f"AppArmor's denials are unknown: {node.log.problem}"
         return Part.of(Finding(Reason.AppArmorDenies, "unknown", text))
     denied: dict[tuple[str, ...], str] = {}
     for message, _ in node.log.recent():
@@ -103,7 +103,7 @@ def apparmor(node: Node) -> Part:
                 denied[key] = f"profile {match[1]} of AppArmor denies {fields['name']}"
                 denied[key] += f" to {fields['comm']}" if "comm" in fields else ""
     if not denied:
-        return Part.of("AppArmor is on, and denied no device of the driver in the last hour")
+        return Part.of("AppArmor is on, but denied no device of the driver in the last hour")
     found = [
         Finding(Reason.AppArmorDenies, "note" if HOST_PROFILE.match(profile) else "warning", text)
         for (profile, _), text in denied.items()
@@ -113,13 +113,13 @@ def apparmor(node: Node) -> Part:
 
 
 def management(node: Node) -> Part:
-    """Check who can reach the devices that change MIG, and specifications that give all nodes."""
+    """Check for users other than root who can change MIG, by its node or by a specification."""
     path = _mig_capability(node.roots)
     mode = stat.S_IMODE(os.stat(path).st_mode) if path else 0
-    text = f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"
+    text = f"{path}, which changes MIG devices, has mode {mode:04o}: other users can open it"
     found = Finding.each(Reason.ManagementWithinReach, "error", [text] if mode & 0o066 else [])
     given = [
-        f"{file.path} defines {file.spec['kind']}: who may name CDI devices gets every node"
+        f"{file.path} defines {file.spec['kind']}: any user of CDI devices can get every node"
         for file in node.registry.specs
         if file.spec["kind"].startswith("management.")
     ]
@@ -130,7 +130,7 @@ def management(node: Node) -> Part:
 
 
 def _mig_capability(roots: Roots) -> str:
-    """Return the node that changes MIG devices, nvidia-capN of mig/config; "" if there is none."""
+    """Return the node of mig/config, nvidia-capN, which changes MIG devices; "" without one."""
     text = procfs.read_text(f"{roots.proc}/driver/nvidia/capabilities/mig/config") or ""
     match = re.search(r"^DeviceFileMinor: (\d+)$", text, re.MULTILINE)
     path = f"{roots.dev}/nvidia-caps/nvidia-cap{match[1]}" if match else ""
@@ -148,7 +148,7 @@ NAMED = 3
 
 
 def images_ask_for_all(node: Node) -> Part:
-    """Check whether an image alone could give a container all GPUs."""
+    """Check that no image gives its containers all GPUs without a request of the user."""
     root, settings = node.host.rstrip("/"), node.settings
     names = sorted({*_docker(root), *_storage(root)})
     if not names:
@@ -188,7 +188,7 @@ def _storage(root: str) -> Iterator[str]:
     for folder in glob.glob(f"{root}/{STORAGE}"):
         for image in read_list(f"{folder}/images.json")[:FILES]:
             id_ = str(image.get("id") if isinstance(image, dict) else "")
-            # The name of an item of big data is its key in base64: containers/storage, images.go.
+            # Big data files are named by their key in base64: containers/storage, images.go.
             key = base64.b64encode(f"sha256:{id_}".encode()).decode()
             if _asks(read_object(f"{folder}/{id_}/={key}")):
                 names = image.get("names")

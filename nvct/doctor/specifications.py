@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CDI specifications in force, compared with this host. Cold; changes nothing.
+"""Compares the CDI specifications in force with this host. Cold; changes nothing.
 
-A difference is a finding; those of one cause are one line.
+Each difference is a finding; differences with the same cause share a line.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ REASONS: dict[Kind, tuple[Reason, Severity]] = {
     "mig-moved": (Reason.SpecificationStale, "error"),
     "mig-missing": (Reason.SpecificationIncomplete, "error"),
 }
-"""The kinds of difference: their reasons and severities."""
+"""Reason and severity by the kind of a difference."""
 
 
 def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     """Return the inventory of the host and "", or None and the reason if it has no driver.
 
-    If the driver on disk was replaced, a view of the loaded driver takes its place. Raises
-    HostError if there is no driver, and it is `required` because somebody has named its root.
+    If the driver on disk was replaced, the inventory is that of a view of the loaded driver.
+    HostError without a driver if it is `required`, because an option names its root.
     """
     try:
         return live_host.discover(settings), ""
@@ -82,10 +82,10 @@ def findings(report: Report) -> list[Finding]:
 
 VERSION = "driver-version"
 OF_DRIVER = ("file-gone", "file-changed", "node-", "gpu-", "mig-")
-"""Prefixes of the kinds that follow from a changed or missing driver."""
+"""Prefixes of kinds that another version of the driver, or its absence, causes."""
 MANY = {
     "file-gone": "files are gone",
-    "file-changed": "files are not those that the spec was made of",
+    "file-changed": "files have changed since the spec was made",
     "node-gone": "device nodes are gone",
     "node-missing": "device nodes are missing",
 }
@@ -95,10 +95,10 @@ BY_HAND = {
     "conflict": "remove either the other file or",
     "shadowed": "remove",
 }
-"""Kinds that no command mends, and what to do with the files."""
+"""What to do with the files for kinds that no command mends."""
 UNLISTED = ("gpu-missing", "mig-missing")
 GPU_NODE = re.compile(r"/nvidia\d+$")
-NAMED = 3  # The number of paths in a line; the other paths are counted
+NAMED = 3  # Paths that a line names; further ones are counted
 
 
 def lines(drifts: Sequence[Drift]) -> list[str]:
@@ -107,7 +107,7 @@ def lines(drifts: Sequence[Drift]) -> list[str]:
 
 
 def advice(drifts: Sequence[Drift], command: str) -> str:
-    """Return what removes the differences; `command` writes NVIDIA's specification."""
+    """Return how to remove the differences; `command` writes NVIDIA's specification."""
     groups = _groups(drifts)
     kinds = [members[0].kind for _, members in groups]
     steps = [NODES] if "node-gone" in kinds else []
@@ -121,7 +121,7 @@ def advice(drifts: Sequence[Drift], command: str) -> str:
 
 
 def _groups(drifts: Sequence[Drift]) -> list[tuple[str, list[Drift]]]:
-    """Return the differences by cause: a name of the cause, and its differences."""
+    """Return the name and the differences of each cause."""
     groups: dict[tuple[str, str], list[Drift]] = {}
     versions = {drift.source for drift in drifts if drift.kind == VERSION}
     without_gpu = {drift.source for drift in drifts if drift.kind == "gpu-gone"}
@@ -152,7 +152,7 @@ def _line(group: str, drifts: Sequence[Drift]) -> str:
     if not more:
         return first.text
     if group in (VERSION, "gpu"):
-        return f"{first.text}; {more} more difference{'s' if more > 1 else ''} with it"
+        return f"{first.text}; {more} more difference{'s' if more > 1 else ''} by this cause"
     if group in UNLISTED:
         names = [drift.sentence.removeprefix(NOT_GIVEN) for drift in drifts]
         return f"{NOT_GIVEN}{len(names)} devices of this host: {listed(names, NAMED)}"

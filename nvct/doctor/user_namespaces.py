@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that users without root, and containers with user namespaces, can open the GPUs.
+"""Checks that users other than root, and containers with user namespaces, can open the GPUs.
 
-A user namespace (user_namespaces(7)) maps a range of users. A device node that belongs to a user
-and a group outside of the range can be opened only if its mode allows everybody to, or if the
-process has kept the group. Cold; changes nothing.
+A user namespace (user_namespaces(7)) maps a range of ids. Its processes can open a device node
+whose user and group are outside of the range only if the mode allows all users, or if the process
+kept the group. Cold; changes nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nvct.host.roots import Roots
 
 READ_WRITE = 0o6
 STORAGE = ".local/share/containers/storage"
-"""Of a user's Podman, below the home: containers-storage.conf(5)."""
-FIRST_ID, IDS = 100_000, 65_536  # What useradd(8) gives the first user
-NAMESPACES = 256  # User namespaces that are looked at
+"""Storage of a user's Podman, below the home: containers-storage.conf(5)."""
+FIRST_ID, IDS = 100_000, 65_536  # useradd(8) gives these to the first user
+NAMESPACES = 256  # Limit of user namespaces that are checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """The user who asks."""
+    """The user who runs the check."""
 
     uid: int
     name: str = ""
@@ -45,7 +45,7 @@ class User:
 
 
 def check(node: Node, user: User | None) -> Part:
-    """Check the user who asks, this process's own user namespace, and those of containers."""
+    """Check the calling user, this process's user namespace, and those of containers."""
     roots = node.roots
     nodes = driver_nodes(roots.dev)
     if not nodes:
@@ -56,7 +56,7 @@ def check(node: Node, user: User | None) -> Part:
     if user and any(engine.engine == "podman" for engine in node.engines):
         found += _subordinate(roots, user)
     found += _of_containers(node)
-    text = "no user namespace that keeps its processes from the GPUs"
+    text = "no user namespace keeps processes from the GPUs"
     return Part.of(*found, otherwise=text)
 
 
@@ -82,9 +82,9 @@ def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
         return
     closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK, effective_ids=True)]
     if closed:
-        text = f"this process is in a user namespace, and may not open {closed[0]}: "
+        text = f"this process is in a user namespace, and cannot open {closed[0]}: "
         text += f"{_describe(nodes[closed[0]])}"
-        text += f"; so for {len(closed) - 1} more" if len(closed) > 1 else ""
+        text += f"; nor {len(closed) - 1} more" if len(closed) > 1 else ""
         yield Finding(Reason.UserNamespaceDenies, "error", text)
 
 
@@ -94,19 +94,19 @@ def _describe(status: os.stat_result) -> str:
 
 
 def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
-    """Yield what keeps a user from the first node that not everybody may open."""
+    """Yield a finding about the first node that is not open to all users."""
     for path, status in nodes.items():
         if status.st_mode & READ_WRITE == READ_WRITE or status.st_uid == user.uid:
             continue
         group = status.st_gid
         opens_to_group = status.st_mode >> 3 & READ_WRITE == READ_WRITE
         if group in user.groups and opens_to_group:
-            text = f"user {user} may open {path} by the group {group}: rootless containers need "
-            text += "`--group-add keep-groups` with crun as the runtime"
+            text = f"user {user} can open {path} only by group {group}: rootless containers need "
+            text += "`--group-add keep-groups`, and crun as their runtime"
             yield Finding(Reason.DeviceNodesRestricted, "note", text)
             return
-        text = f"user {user} may not open {path}: {_describe(status)}"
-        remedy = f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it."
+        text = f"user {user} cannot open {path}: {_describe(status)}"
+        remedy = f"Run `chmod 666 {path}`, and set the driver's parameter NVreg_DeviceFileMode."
         if opens_to_group and group:
             remedy = f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
         yield Finding(Reason.DeviceNodesRestricted, "warning", text, remedy)
@@ -127,11 +127,11 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
         listed = procfs.read_text(path) or ""
         is_closed = os.path.exists(path) and not os.access(path, os.R_OK, effective_ids=True)
         if is_closed or len(listed) >= procfs.SIZE_LIMIT:
-            continue  # the user may be in what is not seen
+            continue  # the user may be in the part that cannot be read
         if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
             severity: Severity = "warning" if user.runs_containers else "note"
             text = f"/etc/{file} has no line for user {user}: Podman can run only images "
-            text += "whose files belong to root"
+            text += "with no files of users other than root"
             start = max([FIRST_ID, *(ids.stop for ids in _ranges(listed, ":"))])
             ids = f"{start}-{start + IDS - 1}"
             command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
@@ -149,22 +149,22 @@ def _of_containers(node: Node) -> Iterator[Finding]:
             continue
         gpus = _gpu_nodes(f"{folder}/root/dev")
         if not gpus:
-            continue  # another process of this namespace may have one
+            continue  # another process of this namespace may have a GPU
         container = node.containers.name_of_process(pid)
         if not container:
             continue  # a program's own sandbox, such as a browser's
         seen.add(namespace)
         name, status = gpus[0]
         if not _may_open(folder, status):
-            text = f"container {container} runs in a user namespace, and may not open "
+            text = f"container {container} runs in a user namespace, and cannot open "
             text += f"/dev/{name}: {_describe(status)}"
             yield Finding(Reason.UserNamespaceDenies, "warning", text)
 
 
 def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
-    """Return the nodes of GPUs in a container, with their status.
+    """Return the GPU nodes in a container's /dev, with their status.
 
-    A container may make links there, which would lead to files of this host.
+    Links are skipped, because a container's links could lead to files of this host.
     """
     if os.path.islink(dev):
         return []
@@ -178,7 +178,7 @@ def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
 
 
 def _may_open(folder: str, node: os.stat_result) -> bool:
-    """Return whether a process may open a node by its mode; True if that cannot be seen."""
+    """Report whether a node's mode lets a process open it; True if that is unknown."""
     if node.st_mode & READ_WRITE == READ_WRITE:
         return True
     text = procfs.read_text(f"{folder}/status") or ""
@@ -198,12 +198,12 @@ def _ids(text: str, field: str) -> set[int]:
 
 
 def _maps(path: str, number: int) -> bool:
-    """Return whether a map has an id of ours: its root has then all rights (capabilities(7))."""
+    """Report whether a map has an id: then root of its namespace may act as the id's owner."""
     return any(number in ids for ids in _ranges(procfs.read_text(path) or ""))
 
 
 def _ranges(text: str, separator: str | None = None) -> Iterator[range]:
-    """Yield the ids of each line, whose fields are a name or id, the first one, their number."""
+    """Yield the ids of each line, whose fields are a name or id, the first id and their number."""
     for _, *words in (line.split(separator) for line in text.splitlines() if line.strip()):
         is_number = (word.isascii() and word.isdecimal() and len(word) < 11 for word in words)
         if len(words) == 2 and all(is_number):

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out a plan, whole or not at all.
+"""Carries out a plan completely or not at all.
 
-Order: the plan is resolved for every GPU; hooks run; holders are looked for; the journal is
-written; instances are destroyed, modes set, GPUs reset if they must be, instances created; what
-NVML then reports is compared with the plan; the journal is removed. After a failure the former
-layout is restored. If the program is killed in between, the journal stays, and the next start
-restores the former layout, unless the new one is complete.
+Order: resolve the plan for every GPU; run hooks; look for holders; write the journal; destroy
+instances, set modes, reset GPUs if needed, create instances; compare NVML's report with the plan;
+remove the journal. A failure restores the former layout. After a kill, the journal is left, and
+the next start restores the former layout unless the new one is complete.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ class HeldError(HostError):
 
 
 class Resolve(Protocol):
-    """Makes a plan of a machine's state; MIG devices in use are kept where that is possible."""
+    """Makes a plan for a machine's state; keeps MIG devices in use (`held`) if possible."""
 
     def __call__(self, state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
         """Return the plan."""
 
 
 class Session(Protocol):
-    """NVML, as `nvct.host.nvml.session.NvmlSession` has it."""
+    """The part of `nvct.host.nvml.session.NvmlSession` that changes need."""
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None if it is not known."""
+        """The worker's process id, None if unknown."""
 
     def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs."""
@@ -56,34 +55,34 @@ class Session(Protocol):
         """Make one change to MIG, and return its answer."""
 
     def close(self) -> None:
-        """End NVML's handles; the next call makes others."""
+        """Close NVML's handles; the next call opens new ones."""
 
 
 HARMLESS = ("nvidia-persiste",)
 """Commands (at most 15 characters) that may have a GPU open during a change."""
 AGENT = "nvct-nvml"
-"""NVML's process of an agent, which closes its handles when a change is announced."""
+"""Command of an agent's NVML process, which closes its handles when a change is announced."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What a change works on."""
+    """The machine that a change is for, and how to make the change."""
 
     session: Session
     roots: Roots
     journal: Journal
     reset: Callable[[Sequence[str]], None]
     hook: Callable[[str], None] = lambda _: None
-    # keeps devices from being given to containers while a change lasts
+    # keeps devices from containers while a change lasts
     pause: Callable[[Paused], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
-    skip_reset: bool = False  # leave a mode pending that needs a reset
-    # do not look for processes that hold what changes; NVML may still refuse
+    skip_reset: bool = False  # leave a mode that needs a reset pending
+    # change devices that processes hold, too; NVML may still refuse
     may_be_held: bool = False
-    # as `nvct.mig.holders.holders`, of roots that this process cannot read itself
+    # like `nvct.mig.holders.holders`, for roots that this process cannot read itself
     find_holders: Callable[[Sequence[MigGpu], Instances], list[Holder]] | None = None
 
     def holders(self, gpus: Sequence[MigGpu], instances: Instances = None) -> list[Holder]:
-        """Return the processes that have GPUs open, or only these MIG devices; not this one."""
+        """Return the other processes that have GPUs, or only these MIG devices, open."""
         if self.find_holders is not None:
             return self.find_holders(gpus, instances)
         ignored = {*own_processes(self.roots), self.session.pid or 0}
@@ -91,11 +90,10 @@ class Machine:
 
 
 def apply(machine: Machine, resolve: Resolve) -> bool:
-    """Make a plan of the machine's state and carry it out; return whether anything changed.
+    """Make a plan for the machine's state and carry it out; report whether anything changed.
 
-    UsageError if the plan is not possible, and nothing was changed; HostError if a process holds
-    what changes, or a change failed; the former layout is restored, or the message says what is
-    not.
+    UsageError, before any change, if the plan is impossible. HostError if a process holds a device
+    that changes, or a change failed; the former layout is restored, except on GPUs in the message.
     """
     with machine.journal.lock():
         recover(machine)
@@ -112,9 +110,9 @@ def apply(machine: Machine, resolve: Resolve) -> bool:
 
 
 def renew(machine: Machine, uuid: str, gi: int) -> bool:
-    """Destroy a GPU instance and make it again at its place; return whether it was there.
+    """Destroy a GPU instance and create it again at its place; report whether it existed.
 
-    HostError as `apply`; also if neither the old nor the new instance is there.
+    HostError as `apply`, also if neither the old nor the new instance exists then.
     """
     with machine.journal.lock():
         recover(machine)
@@ -131,9 +129,9 @@ def renew(machine: Machine, uuid: str, gi: int) -> bool:
 
 
 def recover(machine: Machine) -> bool:
-    """End an interrupted change with the former or the new layout; return whether there was one.
+    """End an interrupted change with the former or the new layout; report whether there was one.
 
-    HostError if neither layout can be had; the journal stays; DocumentError if the journal is
+    HostError if neither layout can be made, and the journal stays; DocumentError if the journal is
     damaged.
     """
     interrupted = machine.journal.read()
@@ -166,7 +164,7 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
 def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans: Plan) -> None:
     """Carry out plans, one after another, or restore the former layout.
 
-    HeldError if a process has a device open that the first plan changes; nothing was changed.
+    HeldError, before any change, if a process has a device open that the first plan changes.
     """
     first = plans[0]
     _refuse_if_held(machine, changed, first, harmless=AGENT)
@@ -190,7 +188,7 @@ def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans
 def _carry_out(
     machine: Machine, state: MigState, plan: Plan, steps_of: Callable[..., list[changes.Step]]
 ) -> None:
-    """Make the changes of a plan: on all GPUs, first what destroys, then what creates."""
+    """Make the changes of a plan: on all GPUs, destroy first, then create."""
     gpus = [gpu for gpu in state.gpus if gpu.uuid in plan.layouts]
     steps = {gpu.uuid: steps_of(gpu, plan.layouts[gpu.uuid]) for gpu in gpus}
     pending = []
@@ -202,7 +200,7 @@ def _carry_out(
                 if not _make(machine, gpu.uuid, step):
                     pending.append(gpu.bus_id)
     if pending and not machine.skip_reset:
-        machine.session.close()  # its handles would be in the way
+        machine.session.close()  # open handles would make the reset fail
         machine.reset(pending)
     for gpu in gpus:
         for step in filter(_creates, steps[gpu.uuid]):
@@ -215,7 +213,7 @@ def _creates(step: changes.Step) -> bool:
 
 
 def _make(machine: Machine, uuid: str, step: changes.Step) -> bool:
-    """Make one change; return whether it is in force, without a reset of the GPU."""
+    """Make a change; report whether it is in force without a reset of the GPU."""
     change = machine.session.change_mig
     if not isinstance(step, changes.Create):
         return change(step) is not False
@@ -250,7 +248,7 @@ def _verify(machine: Machine, plan: Plan) -> MigState:
 
 
 def _go_back(machine: Machine, before: Plan) -> MigState:
-    """Restore the layout of the GPUs that are still there; return what NVML then reports."""
+    """Restore the layout of the GPUs that still exist; return NVML's state afterwards."""
     reason = ""
     for steps_of in (changes.steps, changes.from_nothing):
         try:
@@ -282,7 +280,7 @@ def _failed(
 
 
 def staying(changed: Iterable[MigGpu], after: Plan) -> dict[str, set[tuple[int, int]]]:
-    """Return the MIG devices that a change does not touch, by GPU; ids as `pause` has them."""
+    """Return the MIG devices that a change keeps, by GPU, with ids as in `pause`."""
     result = {}
     for gpu in changed:
         layout = after.layouts[gpu.uuid]
@@ -296,7 +294,7 @@ def staying(changed: Iterable[MigGpu], after: Plan) -> dict[str, set[tuple[int, 
 
 
 def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list[Holder]:
-    """Return the processes that use what a plan changes."""
+    """Return the processes that use devices which a plan changes."""
     found: list[Holder] = []
     stays = staying(changed, after)
     for gpu in changed:
@@ -311,7 +309,7 @@ def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list
 def _refuse_if_held(
     machine: Machine, changed: Sequence[MigGpu], after: Plan, harmless: str = ""
 ) -> None:
-    """Refuse a change of a device that a process uses, but for one command."""
+    """Raise HeldError if a process, except those of one command, uses a device that changes."""
     found = [] if machine.may_be_held else in_the_way(machine, changed, after)
     found = [holder for holder in found if holder.command != harmless]
     if found:

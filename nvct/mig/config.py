@@ -23,30 +23,30 @@ FIELDS = ("devices", "mig-enabled", "mig-devices", "device-filter")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceId:
-    """A filter for GPUs."""
+    """A filter for GPUs by their PCI ids, with the device in the upper 16 bits."""
 
-    device: int  # the PCI id, the device in the upper 16 bits and the vendor in the lower
-    subsystem: int | None = None  # the same of the board; None if every board matches
+    device: int
+    subsystem: int | None = None  # the board's id; None if every board matches
 
     def matches(self, device: int, subsystem: int) -> bool:
-        """Return whether a GPU with these PCI ids matches."""
+        """Report whether a GPU with these PCI ids matches."""
         return self.device == device and self.subsystem in (None, subsystem)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One entry of a configuration."""
+    """An entry of a configuration."""
 
     devices: tuple[int, ...] | None
     enabled: bool
     wish: Mapping[str, int] = field(default_factory=dict)
     filters: tuple[DeviceId, ...] = ()  # the GPU matches one of them; empty for all
-    # a filter that is no id; the other configurations of the file can be used
+    # the error of a malformed filter; the file's other configurations can be used
     fault: DocumentError | None = None
 
 
 def parse(text: str) -> Configs:
-    """Return a file's configurations by name; DocumentError, which says where, if malformed."""
+    """Return a file's configurations by name; DocumentError with the place if it is malformed."""
     return of_document(_load(text, "error converting YAML to JSON"))
 
 
@@ -64,7 +64,7 @@ def _load(text: str, failure: str) -> Any:  # noqa: ANN401  any YAML
 
 
 def of_document(document: object) -> Configs:
-    """Return the configurations of a file's content by their names; DocumentError as `parse`."""
+    """Return the configurations of a parsed file by name; DocumentError as `parse`."""
     try:
         return _configs(_mapping(document or {}, "the file"))
     except DocumentError as error:
@@ -75,7 +75,7 @@ def of_document(document: object) -> Configs:
 def select(configs: Configs, name: str) -> tuple[Spec, ...]:
     """Return a configuration by its name; "" selects the only one.
 
-    UsageError if there is none of this name, or none is named and there are several.
+    UsageError if none has this name, or no name is given and there are several.
     """
     hint = f"there are {', '.join(configs) or 'none'}"
     if not name and len(configs) > 1:
@@ -92,7 +92,7 @@ def select(configs: Configs, name: str) -> tuple[Spec, ...]:
 def device_id(text: str) -> DeviceId:
     """Return a filter: `0x<device><vendor>`, with `:0x<subdevice><subvendor>` for one board.
 
-    DocumentError if the text is not one.
+    DocumentError if the text is not a filter.
     """
     parts = text.split(":")
     try:
@@ -129,7 +129,7 @@ def _configs(document: Mapping[str, Any]) -> Configs:
 
 
 def _named(configs: object) -> object:
-    """Return configurations with names as JSON has them: YAML reads `on` as true, and 7."""
+    """Return configurations with names as strings: YAML reads `on` as true, and 7 as a number."""
     if not isinstance(configs, dict):
         return configs
     return {
@@ -233,7 +233,7 @@ NAMES = ("apply-start", "pre-apply-mode", "pre-apply-config", "apply-exit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """A command."""
+    """A command to run before or after a change."""
 
     command: str
     args: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ class Hook:
 def parse_hooks(text: str) -> Hooks:
     """Return the hooks of a file by their names.
 
-    DocumentError if the file is malformed, or has an unknown word: its command would never run.
+    DocumentError if the file is malformed, or has an unknown word, whose command would never run.
     """
     document = _load(text, "it is not YAML")
     if document is None:
@@ -265,9 +265,9 @@ def parse_hooks(text: str) -> Hooks:
 def run_hooks(
     hooks: Hooks, name: str, env: Mapping[str, str], *, shows_output: bool = False
 ) -> None:
-    """Run the hooks of a name in their order; each gets only its own variables and those of `env`.
+    """Run the hooks with a name in order; their environment is their own variables and `env`.
 
-    HostError if a command fails or cannot be started; the others are not run.
+    HostError if a command fails or cannot be started; then the others are not run.
     """
     for hook in hooks.get(name, ()):
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG configuration of a machine as a document of nvidia-mig-parted, and its named ones.
+"""A machine's current MIG configuration as a document of nvidia-mig-parted, and its named ones.
 
-The named configurations lie in layers: the built-in tables, the hardware, a file. A name of a
-later layer takes the place of the same name in an earlier one. So a user's file need not list what
-the hardware can have anyway, and new GPUs are in no list that is too old.
+The named configurations come from three layers: the built-in tables, the hardware, a file. A name
+in a later layer replaces the same name in an earlier one. So a user's file need not list the
+configurations of the hardware, and new GPUs need no new list.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Document: TypeAlias = Mapping[str, Sequence[Entry]]
 
 VERSION = "v1"
 BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
-"""Instances by their slices, for GPUs with that many slices, as in NVIDIA's program."""
+"""The number of instances by their slices, by the GPU's slices, as in NVIDIA's program."""
 
 
 def current(state: MigState, label: str = "current") -> Document:
-    """Return the configuration that the GPUs have; GPUs of equal state share an entry."""
+    """Return the GPUs' current configuration; GPUs with the same layout share an entry."""
     groups: list[tuple[bool, Counter[str], list[MigGpu]]] = []
     for gpu in state.gpus:
         wish = devices(gpu, layout_of(gpu))
@@ -54,7 +54,7 @@ def current(state: MigState, label: str = "current") -> Document:
 
 
 def generated(state: MigState) -> Document:
-    """Return a configuration for each profile of the GPUs, all off, all on, and balanced ones.
+    """Return a configuration for each profile of the GPUs, a balanced one, all off, and all on.
 
     HostError if no GPU has a MIG mode.
     """
@@ -89,7 +89,7 @@ def device_filter(gpu: MigGpu) -> str:
 
 
 def as_json(document: Document) -> str:
-    """Return a document as JSON, as Go writes it: without a newline at the end."""
+    """Return a document as JSON like Go's, without a newline at the end."""
     sorted_wishes = {
         label: [
             {**entry, "mig-devices": dict(sorted(entry["mig-devices"].items()))}
@@ -159,14 +159,14 @@ LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")  # The first one that 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A configuration."""
+    """A configuration, and the layer that it comes from."""
 
     layer: Layer
     specs: Sequence[Spec]
 
 
 def configs(state: MigState, text: str = "") -> dict[str, Named]:
-    """Return all configurations by their names, sorted; DocumentError if the file is malformed."""
+    """Return all configurations by name, sorted; `text` is a file, DocumentError if malformed."""
     found: dict[str, Named] = {}
     for layer in reversed(LAYERS):
         parsed = _layer(layer, state, text)
@@ -175,11 +175,11 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
 
 
 def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
-    """Return the configuration of a name; the arguments as in `configs`.
+    """Return the configuration with a name, with arguments as of `configs`.
 
     UsageError if there is none; DocumentError if the file is malformed.
     """
-    for layer in LAYERS:  # most names need no look at the tables
+    for layer in LAYERS:  # most names are found before the tables are read
         parsed = _layer(layer, state, text)
         if name in parsed:
             return parsed[name]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the processes that have a GPU or MIG device open, by the files below /proc.
+"""Finds the processes that have a GPU or MIG device open, by their open files in /proc.
 
-A GPU without MIG is held by an open /dev/nvidiaN, a MIG device by the open capability file of its
-instance (/dev/nvidia-caps/nvidia-capM). Device numbers are compared, not names: a container has
-nodes of its own.
+The holder of a GPU without MIG has /dev/nvidiaN open, that of a MIG device the capability file of
+its instance (/dev/nvidia-caps/nvidia-capM). Device numbers are compared, not names, because a
+container has device nodes of its own.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Holder:
     container: str
     pod: str
     unit: str
-    device: str  # what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0"
+    device: str  # the open device, e.g. "GPU 0" or "GPU 0, instance 1/0"
     # UUID of the GPU, ids of GPU and compute instance; None for the GPU itself
     instance: tuple[str, int, int] | None = None
 
     def __str__(self) -> str:
-        """Return e.g. "process 4242 (python3, container 1234567890ab) holds GPU 0"."""
+        """Return a text such as "process 42 (python3, container 1234567890ab) holds GPU 0"."""
         parts = [self.command]
         if self.pod:
             parts.append(f"pod {self.pod}")
@@ -56,8 +56,8 @@ def holders(
 ) -> list[Holder]:
     """Return the processes that have these GPUs open.
 
-    `instances`: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
-    the GPUs themselves and all their MIG devices.
+    `instances` (GPU's UUID, GPU instance, compute instance) limits this to these MIG devices; None
+    stands for the GPUs themselves and all their MIG devices.
     """
     wanted = device_numbers(roots, gpus, instances)
     return [
@@ -69,7 +69,7 @@ def holders(
 
 
 def holders_of(roots: Roots, number: tuple[int, int], name: str) -> list[Holder]:
-    """Return the processes, without this one and its children, that have a device open."""
+    """Return the processes, except this one and its descendants, that have a device open."""
     own = own_processes(roots)
     return [
         _holder(roots, pid, name, None)
@@ -79,7 +79,7 @@ def holders_of(roots: Roots, number: tuple[int, int], name: str) -> list[Holder]
 
 
 def own_processes(roots: Roots) -> set[int]:
-    """Return this process and its descendants, with the numbers that this /proc has for them."""
+    """Return the numbers of this process and its descendants in this /proc."""
     try:
         own = int(os.readlink(f"{roots.proc}/self"))
     except (OSError, ValueError):
@@ -119,7 +119,7 @@ def _open_devices(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
         try:
             status = os.stat(f"{folder}/{name}")
         except OSError:
-            continue  # closed since
+            continue  # closed meanwhile
         if stat.S_ISCHR(status.st_mode):
             yield os.major(status.st_rdev), os.minor(status.st_rdev)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journal of a change: while it exists, a change is in progress or was interrupted.
 
-It is a checkpoint of the layout before the change, with one more member: the layout after it.
-`nvidia-mig-parted restore` of NVIDIA reads it as a checkpoint. It lies below /run, because MIG
-instances do not survive a reboot either.
+The journal is a checkpoint of the layout before the change, with one more member: the layout after
+it. NVIDIA's `nvidia-mig-parted restore` reads it as a checkpoint. It is below /run, because MIG
+instances do not survive a reboot.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from nvct.mig.tables import with_placements
 
 VERSION = "v1"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-"""What a document of another form raises."""
-TEXT_LIMIT = 1 << 16  # Of numbers of profiles and slices; those of all GPUs are much smaller
+"""Errors that a document of another form raises."""
+NUMBER_LIMIT = 1 << 16  # Limit for profiles and slices; those of all GPUs are much smaller
 
 
 def of_state(state: MigState) -> dict[str, Any]:
-    """Return the checkpoint of all GPUs that have a MIG mode."""
+    """Return the checkpoint of all MIG-capable GPUs."""
     return of_layouts({gpu.uuid: layout_of(gpu) for gpu in state.gpus if gpu.capable})
 
 
@@ -46,12 +46,12 @@ def of_layouts(layouts: Mapping[str, Layout]) -> dict[str, Any]:
 
 
 def text_of(checkpoint: Mapping[str, Any]) -> str:
-    """Return a checkpoint as a file has it."""
+    """Return the text of a checkpoint's file."""
     return json.dumps(checkpoint, separators=(",", ":"))
 
 
 def parse(text: str) -> Plan:
-    """Return the plan that restores a checkpoint; DocumentError if the text is none."""
+    """Return the plan that restores a checkpoint; DocumentError if the text is not one."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -76,7 +76,7 @@ def plan_of(state: Mapping[str, Any]) -> Plan:
 
 
 def check(plan: Plan, state: MigState) -> None:
-    """Check that this machine can have what a checkpoint says; UsageError if it cannot."""
+    """Raise UsageError if this machine cannot have a checkpoint's layouts."""
     gpus = {gpu.uuid: gpu for gpu in state.gpus if gpu.capable}
     for uuid, layout in plan.layouts.items():
         if uuid not in gpus:
@@ -89,7 +89,7 @@ def check(plan: Plan, state: MigState) -> None:
 
 
 def _problem(gpu: MigGpu, layout: Layout) -> str:
-    """Return what of a layout a GPU cannot have, for a sentence; "" if it can have all."""
+    """Return which part of a layout a GPU cannot have, after "can have"; "" if it can have all."""
     if layout.parts and not layout.enabled:
         return "no MIG instances while its MIG mode is off"
     profiles = {profile.kind: profile for profile in gpu.profiles}
@@ -131,27 +131,27 @@ def _part(instance: Mapping[str, Any]) -> Part:
 
 
 def _number(value: object) -> int:
-    if type(value) is not int or not 0 <= value < TEXT_LIMIT:
-        raise ValueError(f"{value!r} is no profile or slice")
+    if type(value) is not int or not 0 <= value < NUMBER_LIMIT:
+        raise ValueError(f"{value!r} is not a profile or slice")
     return value
 
 
 FILE, LOCK = "mig-journal.json", "mig.lock"
 FOLDER_MODE = 0o700
-LIMIT = 1 << 20  # Bytes; that of 16 GPUs with 7 instances each has 30 KB
+LIMIT = 1 << 20  # Bytes of a journal; one of 16 GPUs with 7 instances each has 30 KB
 TARGET = "Target"
-LOCK_S = 60.0  # How long to wait for another program that changes MIG
+LOCK_S = 60.0  # Limit of the wait for another program that changes MIG
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal and its lock, in a folder that programs with fewer rights may change."""
+    """The journal and its lock, in a folder that less privileged programs may change."""
 
     folder: str
 
     @property
     def path(self) -> str:
-        """The journal's path."""
+        """The path of the journal's file."""
         return f"{self.folder}/{FILE}"
 
     @contextlib.contextmanager
@@ -179,17 +179,15 @@ class Journal:
             folder.write(FILE, text.encode(), sync=True)
 
     def close(self) -> None:
-        """Remove the journal of a change that ended, well or not; HostError if it cannot be."""
+        """Remove the journal after a change or its undoing; HostError if that fails."""
         with self._writing(), self._open() as folder:
             folder.unlink(FILE)
 
     def read(self) -> tuple[Plan, Plan] | None:
         """Return the layouts before and after an interrupted change, None if there is none.
 
-        Raises:
-            DocumentError: the journal is damaged.
-            HostError: it cannot be read.
-            UnsafePathError: it is a link, or another than root could have written it.
+        DocumentError if the journal is damaged; HostError if it cannot be read; UnsafePathError if
+        it is a link, or a user other than root could have written it.
         """
         try:
             with SharedFolder.open(self.folder) as folder:
@@ -216,6 +214,6 @@ class Journal:
         with OSErrorsAs(
             HostError,
             f"a change of MIG cannot be recorded in {self.folder}",
-            hint="it needs root, and a folder that can be written",
+            hint="run it as root, on a writable file system",
         ):
             yield

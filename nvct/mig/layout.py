@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout of a GPU: MIG mode, GPU instances at their places, compute instances in them.
 
-Profiles have names: `[<c>c.]<g>g.<gb>gb[+attribute,...|-attribute,...]`.
+Names of profiles have the form `[<c>c.]<g>g.<gb>gb[+attribute,...|-attribute,...]`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class ProfileName:
     compute: int  # compute slices of the compute instance
     slices: int  # compute slices of the GPU instance
     gigabytes: int
-    # `me`, `me.all`, `gfx`, with + or - before the first of them; "" without any
+    # such as +me, +me.all or -gfx; only the first attribute has a sign
     attributes: str = ""
 
     def __str__(self) -> str:
-        """Return the name; the compute instance is named only if it is a part."""
+        """Return the name; it has compute slices only if they are a part of the GPU instance."""
         part = "" if self.compute == self.slices else f"{self.compute}c."
         return f"{part}{self.slices}g.{self.gigabytes}gb{self.attributes}"
 
@@ -35,7 +35,7 @@ class ProfileName:
 
 
 def parse_profile(text: str) -> ProfileName:
-    """Return a profile's name; DocumentError, in words of NVIDIA's library, if it is none."""
+    """Parse a profile's name; DocumentError with the words of NVIDIA's library if malformed."""
     if not text:
         raise DocumentError("profile is the empty string")
     if "+" in text and "-" in text:
@@ -85,7 +85,7 @@ def _is_attribute(word: str) -> bool:
 
 
 def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts as YAML of NVIDIA's programs does: 1g.5gb before 1g.10gb."""
+    """Return a sort key for the order in YAML of NVIDIA's programs: 1g.5gb before 1g.10gb."""
     key: list[tuple[int, int, str]] = []
     at = 0
     while at < len(text):
@@ -102,7 +102,7 @@ def natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 COMPUTE_SLICES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1, 8: 7}
-"""By NVML_COMPUTE_INSTANCE_PROFILE_*; nvml.h. 7 is 1_SLICE_REV1, 8 is 7_SLICE_NVL."""
+"""Compute slices by NVML_COMPUTE_INSTANCE_PROFILE_* (nvml.h): 7 is 1_SLICE_REV1, 8 7_SLICE_NVL."""
 COMPUTE_KINDS = {slices: kind for kind, slices in reversed(COMPUTE_SLICES.items())}
 
 
@@ -112,7 +112,7 @@ class ComputePart:
 
     kind: int  # NVML_COMPUTE_INSTANCE_PROFILE_*
     engine: int = 0  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*
-    # of an existing compute instance that this one is; None if any of that kind will do
+    # id of the existing compute instance that is meant; None for any of that kind
     id: int | None = None
 
 
@@ -134,7 +134,7 @@ class Layout:
 
 
 def layout_of(gpu: MigGpu) -> Layout:
-    """Return the layout that a GPU has."""
+    """Return a GPU's current layout."""
     return Layout(enabled=gpu.enabled, parts=tuple(part_of(gi) for gi in gpu.instances))
 
 
@@ -145,14 +145,14 @@ def part_of(instance: GpuInstance) -> Part:
 
 
 def device_name(profile: MigProfile, kind: int) -> str:
-    """Return the name of a MIG device by its GPU instance's profile and compute kind."""
+    """Return the name of a MIG device, given its GPU instance's profile and its compute kind."""
     whole = parse_profile(profile.name)
     compute = COMPUTE_SLICES.get(kind, whole.slices)
     return str(ProfileName(compute, whole.slices, whole.gigabytes, whole.attributes))
 
 
 def devices(gpu: MigGpu, layout: Layout) -> Counter[str]:
-    """Return how many MIG devices of each name a layout has; one device a compute instance."""
+    """Count the MIG devices of a layout by name; each compute instance is a device."""
     profiles = {profile.kind: profile for profile in gpu.profiles}
     return Counter(
         device_name(profiles[part.kind], compute.kind)
@@ -163,7 +163,7 @@ def devices(gpu: MigGpu, layout: Layout) -> Counter[str]:
 
 
 def is_same(first: Layout, second: Layout) -> bool:
-    """Return whether two layouts are equal, whatever the order and the ids."""
+    """Report whether two layouts are equal, except for order and ids."""
     return first.enabled == second.enabled and _plain(first) == _plain(second)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Announces a change of MIG to programs that offer devices: which devices not to give now.
+"""Announces a change of MIG to programs that offer devices, so that they withhold some.
 
-The announcement is a file with a lock. It counts as long as its writer holds the lock, so one that
-was killed leaves no device paused. Its folder may be changed by programs with fewer rights: what
-they put there is read with limits, and opens nothing elsewhere.
+The announcement is a file with a lock. It counts as long as its writer holds the lock, so a killed
+writer leaves no device paused. Less privileged programs may change the folder: its files are read
+with limits, and links in it are not followed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Paused: TypeAlias = Mapping[str, Collection[Instance]]
 
 FILE = "mig-change.json"
 LIMIT = 1 << 20  # Bytes of an announcement that are read
-PAUSE_S = 1.0  # How long a device plugin may take to notice, and to tell the kubelet
+PAUSE_S = 1.0  # Time for a device plugin to notice, and to tell the kubelet
 _own: set[str] = set()
-"""Files of this process's own announcements: a file that is replaced has another inode."""
+"""Device and inode of the files of this process's own announcements."""
 FOLDER_MODE = 0o700
 
 
@@ -34,9 +34,9 @@ FOLDER_MODE = 0o700
 def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]:
     """Announce a change while the context lasts.
 
-    HostError if it cannot be written; UnsafePathError if the folder is a link or a file. `paused`:
-    for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of GPU instance
-    and compute instance. All other devices of these GPUs are paused.
+    `paused` has, by the UUID of each GPU that changes, the MIG devices that stay (ids of GPU
+    instance and compute instance). All other devices of these GPUs are paused. HostError if the
+    file cannot be written; UnsafePathError if the folder is a link or a file.
     """
     with contextlib.ExitStack() as announced:
         with OSErrorsAs(HostError, f"a change of MIG cannot be announced in {folder}/{FILE}"):
@@ -64,14 +64,17 @@ def _write(shared: SharedFolder, paused: Paused) -> int:
 
 
 def _withdraw(shared: SharedFolder, fd: int) -> None:
-    with contextlib.suppress(OSError):  # another one has replaced or removed it
+    with contextlib.suppress(OSError):  # another writer replaced or removed it
         shared.unlink(FILE)
     _own.discard(_identity(fd))
     os.close(fd)
 
 
 def read(folder: str, *, of_others: bool = False) -> Paused:
-    """Return the change that is announced, as `announce` takes it; {} if there is none."""
+    """Return the announced change, as `paused` of `announce`; {} without one.
+
+    With `of_others`, this process's own announcements do not count.
+    """
     try:
         with SharedFolder.open(folder) as shared:
             fd = shared.open_file(FILE)
@@ -84,7 +87,7 @@ def read(folder: str, *, of_others: bool = False) -> Paused:
             return {}
         with contextlib.suppress(OSError):
             return _parse(os.pread(fd, LIMIT, 0))
-    except OSError:  # it has no locks: nobody holds one
+    except OSError:  # the file system has no locks, so nobody holds one
         pass
     finally:
         os.close(fd)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration, resolved into a layout for every GPU before any is touched; its changes.
+"""Resolves a configuration into a layout for every GPU, and plans the changes that lead there.
 
-The changes lead a GPU from its layout to another; instances that stay are not touched.
+Everything is planned before any GPU is changed. Instances that both layouts have stay.
 """
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from nvct.mig.tables import with_placements
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The layouts of GPUs."""
+    """The layouts of the GPUs that a configuration names, by UUID; other GPUs do not change."""
 
-    # by the UUID of each GPU that the configuration names; others stay as they are
     layouts: Mapping[str, Layout]
 
     def changed(self, state: MigState) -> tuple[MigGpu, ...]:
-        """Return the GPUs that do not have their layout."""
+        """Return the GPUs that do not have their layout yet."""
         return tuple(
             gpu
             for gpu in state.gpus
@@ -60,9 +59,9 @@ def make(
 ) -> Plan:
     """Return the plan of a configuration.
 
-    GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
-    UsageError if a GPU does not exist, has no MIG mode or no such profile, or no layout exists.
-    `mode_only`: MIG devices are not asked for; a mode that changes removes them. `held`: MIG
+    GPUs without a MIG mode are left out if their entry has `devices: all` or MIG off. UsageError
+    if a GPU does not exist, has no MIG mode or no such profile, or no layout exists. `mode_only`
+    ignores the entries' MIG devices; a changed mode removes the existing ones. `held` are MIG
     devices in use: GPU's UUID, GPU instance, compute instance.
     """
     _check_devices(state, specs)
@@ -89,14 +88,14 @@ def make(
             )
     if not layouts and any(spec.enabled for _, spec in pairs):
         raise UsageError(
-            "no GPU of this configuration has a MIG mode: no MIG device can be made",
+            "no GPU of this configuration has a MIG mode, so no MIG device can be made",
             hint="nothing was changed",
         )
     return Plan(layouts=layouts)
 
 
 def assigned(state: MigState, specs: Sequence[Spec]) -> Iterator[tuple[MigGpu, Spec]]:
-    """Yield each GPU that an entry names, with its last entry; UsageError if a filter is no id."""
+    """Yield each GPU that an entry names, with its last entry; UsageError for a bad filter."""
     if fault := next((spec.fault for spec in specs if spec.fault), None):
         raise UsageError(fault.message, hint=fault.hint)
     for gpu in state.gpus:
@@ -106,10 +105,10 @@ def assigned(state: MigState, specs: Sequence[Spec]) -> Iterator[tuple[MigGpu, S
 
 
 def is_applied(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> bool:
-    """Return whether all GPUs are as a configuration says, wherever their instances lie.
+    """Report whether all GPUs have the MIG devices of a configuration, at any place.
 
-    A GPU that no entry names is not. A GPU without a MIG mode is, if the entry says `devices: all`
-    and another GPU of the configuration has one.
+    A GPU that no entry names counts as no. A GPU without a MIG mode counts as yes if its entry has
+    `devices: all` and another GPU of the configuration has a MIG mode.
     """
     pairs = list(assigned(state, specs))
     if any(spec.enabled for _, spec in pairs) and not any(gpu.capable for gpu, _ in pairs):
@@ -119,7 +118,7 @@ def is_applied(state: MigState, specs: Sequence[Spec], *, mode_only: bool = Fals
 
 
 def differing(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> str:
-    """Return which GPUs keep a configuration from being applied, for a sentence."""
+    """Return a text about the GPUs that do not have a configuration."""
     pairs = list(assigned(state, specs))
     differ = [str(gpu.index) for gpu, spec in pairs if not _is_as(gpu, spec, mode_only=mode_only)]
     if differ:
@@ -157,9 +156,9 @@ def _matches(spec: Spec, gpu: MigGpu) -> bool:
 
 
 def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
-    """Refuse an entry none of whose GPUs exists.
+    """Raise UsageError for an entry without an existing GPU.
 
-    A list may name more GPUs than this machine has: one file serves many machines.
+    An entry can name more GPUs than this machine has, because one file serves many machines.
     """
     for spec in specs:
         if spec.devices and not spec.filters and len(state.gpus) <= min(spec.devices):
@@ -180,7 +179,7 @@ Step: TypeAlias = SetMode | Create | CreateCompute | Destroy | DestroyCompute
 
 
 def steps(gpu: MigGpu, layout: Layout) -> list[Step]:
-    """Return the changes in their order: destroy, set the mode, create."""
+    """Return the changes in order: destroy, set the mode, create."""
     kept: list[tuple[GpuInstance, Part]] = []
     missing = []
     uuid, free = gpu.uuid, list(gpu.instances)
@@ -211,7 +210,7 @@ def steps(gpu: MigGpu, layout: Layout) -> list[Step]:
 
 
 def from_nothing(gpu: MigGpu, layout: Layout) -> list[Step]:
-    """Return the changes that destroy all instances first."""
+    """Return the changes to a layout that first destroy all instances."""
     return [*steps(gpu, Layout(enabled=gpu.enabled)), *steps(replace(gpu, instances=()), layout)]
 
 

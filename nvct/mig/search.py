@@ -5,9 +5,9 @@ The search finds a layout whenever one exists. It prefers layouts that keep the 
 use, then those that keep the most MIG devices, then the layout that a GPU without instances would
 get.
 
-Rules of NVML: memory slices of GPU instances do not overlap; the compute slices of all of them are
-not more than those of the largest profile; each profile has a limit. Compute instances lie in
-their GPU instance, each in neighbouring slices, in the first free ones.
+Rules of NVML: memory slices of GPU instances do not overlap; all GPU instances together have no
+more compute slices than the largest profile; each profile has a limit. Within its GPU instance, a
+compute instance gets the first free neighbouring slices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
 
 @dataclass(slots=True)
 class _Bin:
-    """A GPU instance while compute instances are put into it."""
+    """A GPU instance that is being filled with compute instances."""
 
     profile: MigProfile
     existing: GpuInstance | None = None
@@ -48,8 +48,8 @@ def layout_for(
 ) -> Layout:
     """Return the layout with exactly these MIG devices.
 
-    UsageError if the GPU has no such profile, or no layout exists. `held`: ids of GPU and compute
-    instances in use; they are kept before others.
+    UsageError if the GPU has no such profile, or no layout exists. `held` are the ids of GPU and
+    compute instances in use, which are kept first.
     """
     wanted = _wanted(gpu, wish)
     if not wanted:
@@ -118,7 +118,7 @@ def _arrange(gpu: MigGpu, wanted: Counter[str], kept: Kept) -> Layout | None:
 
 
 def _largest_first(name: layout.ProfileName) -> tuple[int, int, tuple[int, ...], int]:
-    """Sort as NVIDIA's program does: slices, compute slices, attributes, all descending."""
+    """Return a sort key as in NVIDIA's program: slices, compute slices, attributes, descending."""
     return -name.slices, -name.compute, (*(-ord(c) for c in name.attributes), 1), name.gigabytes
 
 
@@ -130,7 +130,7 @@ def _fillings(
 ) -> Iterator[list[_Bin]]:
     """Yield the ways to put compute instances into existing and new GPU instances.
 
-    Ways with more GPU instances than needed come later. The same list is changed and yielded.
+    Ways with more GPU instances than needed come later. Each yields the same list, changed.
     """
     if sum(each.profile.slices for each in bins) > limit:
         return
@@ -206,7 +206,7 @@ def _no_room(gpu: MigGpu, wanted: Mapping[str, int]) -> UsageError:
     if not any(profile.placements for profile in gpu.profiles):
         return UsageError(
             f"NVML does not say where GPU {gpu.index} ({gpu.name}) can have MIG instances",
-            hint="nothing was changed; it may say so in MIG mode: apply with --mode-only first",
+            hint="nothing was changed; NVML may say so in MIG mode: apply with --mode-only first",
         )
     return UsageError(
         f"GPU {gpu.index} ({gpu.name}) has no room for {wish}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets GPUs with nvidia-smi, of this system or of the driver's root beside it."""
+"""Resets GPUs with the nvidia-smi of this system or of the driver's root."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
 @dataclass(frozen=True, slots=True)
 class Smi:
-    """How nvidia-smi is started."""
+    """Command and environment that start nvidia-smi."""
 
     command: Sequence[str] = ("nvidia-smi",)
     env: Mapping[str, str] | None = None
 
 
 def find(root: str, library: str) -> Smi:
-    """Return nvidia-smi of a driver's root.
+    """Return the nvidia-smi of a driver's root.
 
-    A root that is a whole system runs it with its own C library, which may be another one than
-    that of this container. UnsafePathError if others than root can change it.
+    In a root that is a whole system, it runs with that root's C library, which may differ from
+    this container's. UnsafePathError if users other than root can change it.
     """
     root = root.rstrip("/")
     path = trusted_file.find_program(root or "/", FOLDERS, PROGRAM)
@@ -45,7 +45,7 @@ def find(root: str, library: str) -> Smi:
 
 
 def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:
-    """Reset GPUs; HostError if it fails."""
+    """Reset GPUs; HostError if that fails."""
     import subprocess
 
     smi = smi or Smi()
@@ -65,12 +65,12 @@ def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET
 
 
 CLOSES_S = 15.0
-"""How long the agent may take to close its handles: a call of NVML may be in progress."""
+"""Limit for the agent to close its handles, which must wait for a running NVML call."""
 LOOK_S = 0.2
 
 
 def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
-    """Reset GPUs, and return them; UsageError if one is missing, HostError if that fails."""
+    """Reset GPUs and return them; UsageError if one does not exist, HostError if that fails."""
     every = machine.session.mig().gpus
     gpus = find_gpus(every, names)
     with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):
@@ -81,20 +81,20 @@ def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S)
 
 
 def find_gpus(gpus: Sequence[MigGpu], names: Sequence[str]) -> list[MigGpu]:
-    """Return GPUs by index or UUID; UsageError if there is no such one."""
+    """Return GPUs by index or UUID; UsageError if one does not exist."""
     found = {key: gpu for gpu in gpus for key in (str(gpu.index), gpu.uuid)}
     for name in names:
         if name not in found:
-            hint = "name its index or UUID: nvidia-smi -L"
+            hint = "nvidia-smi -L lists indices and UUIDs"
             raise UsageError(f"there is no GPU {name!r}", hint=hint)
     return [found[name] for name in dict.fromkeys(names)]
 
 
 def blocking(found: Iterable[Holder]) -> list[Holder]:
-    """Return the processes that a reset waits for.
+    """Return the processes that must end before a reset.
 
-    nvidia-smi has nvidia-persistenced close a GPU and open it again, by its socket in the driver's
-    root (github.com/NVIDIA/gpu-operator/issues/118).
+    nvidia-persistenced need not: nvidia-smi asks it by its socket in the driver's root to close
+    the GPU and open it again (github.com/NVIDIA/gpu-operator/issues/118).
     """
     return [holder for holder in found if holder.command not in HARMLESS]
 
@@ -108,7 +108,7 @@ def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -
 
 
 def in_use(found: Sequence[Holder]) -> HostError:
-    """Return the error of a reset while processes have the GPU open."""
+    """Return the error for a reset of a GPU that processes have open."""
     return HostError(
         f"{IN_USE}{found[0]}",
         hint="end the processes that `nvct mig holders` prints, then reset the GPU",

@@ -40,7 +40,7 @@ def of_device(device: int) -> Table | None:
 
 
 def of_name(name: str) -> Table:
-    """Return a table by name, whatever its case, spaces and hyphens; UsageError without one."""
+    """Return a table by name, ignoring case, spaces and hyphens; UsageError if there is none."""
 
     def plain(text: str) -> str:
         return text.lower().replace(" ", "").replace("-", "")
@@ -49,11 +49,11 @@ def of_name(name: str) -> Table:
         if plain(table.name) == plain(name):
             return table
     names = ", ".join(table.name for table in tables())
-    raise UsageError(f"no MIG table of a GPU {name!r}", hint=f"one of {names}")
+    raise UsageError(f"there is no MIG table for a GPU {name!r}", hint=f"use one of {names}")
 
 
 def gpu_of(table: Table, index: int = 0) -> MigGpu:
-    """Return a GPU of a model, without instances, for a plan without hardware."""
+    """Return a GPU of a table's model, without instances, for a plan without hardware."""
     return MigGpu(
         index=index,
         uuid=f"GPU-{index}",
@@ -68,10 +68,10 @@ def gpu_of(table: Table, index: int = 0) -> MigGpu:
 
 
 def with_placements(gpu: MigGpu) -> MigGpu:
-    """Return a GPU whose profiles have placements: a table's where NVML does not say.
+    """Return a GPU whose profiles have placements, those of a table if NVML does not report them.
 
-    It is the table of the GPU. A GPU that has none gets that of a GPU with as many slices, because
-    all GPUs of one number of slices have the same placements so far; NVML refuses others.
+    A GPU without a table gets that of a GPU with as many slices, because so far all such GPUs have
+    the same placements; NVML refuses wrong ones.
     """
     if all(profile.placements for profile in gpu.profiles):
         return gpu
@@ -87,7 +87,7 @@ def with_placements(gpu: MigGpu) -> MigGpu:
 
 
 def _alike(gpu: MigGpu) -> Table | None:
-    """Return the table with as many slices that has most of a GPU's kinds of profiles."""
+    """Return the table with a GPU's number of slices that has most of its kinds of profiles."""
     slices = max(profile.slices for profile in gpu.profiles)
     kinds = {profile.kind for profile in gpu.profiles}
     alike = (each for each in tables() if max(p.slices for p in each.profiles) == slices)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make demo`: containers and engines on a simulated node."""
+"""`make demo`: containers on a simulated node."""

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: create a simulated node, run the cases inside it, remove everything.
+"""The demonstration: create a simulated node, run the cases on it, remove everything.
 
-Nothing outside a temporary folder is written. The folder is removed however the demonstration
-ends.
+Nothing outside of a temporary folder is written, and that is always removed in the end.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _quoted(text: str) -> str:
 
 
 def environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the cases: from the caller's only the variables in KEPT."""
+    """Return the environment of the cases, with only the KEPT variables of the caller."""
     found = {name: env[name] for name in KEPT if name in env}
     programs = str(Path(sys.executable).parent)
     found["PATH"] = ":".join([programs, *paths.DEFAULT_PATH_DIRS])
@@ -67,7 +66,7 @@ def environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _on_signals(handler: Handler) -> dict[int, Handler]:
-    """Handle SIGNALS except those ignored, as by nohup; return the old handlers."""
+    """Handle SIGNALS except ignored ones, as under nohup; return the old handlers."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     handled: dict[int, Handler] = {
         number: was for number, was in before.items() if was != signal.SIG_IGN
@@ -79,7 +78,7 @@ def _on_signals(handler: Handler) -> dict[int, Handler]:
 
 @contextlib.contextmanager
 def folder() -> Iterator[Path]:
-    """Yield a folder that is removed afterwards, also if a signal ends the demonstration."""
+    """Yield a folder that is removed afterwards, even if a signal ends the demonstration."""
     before = _on_signals(signal.default_int_handler)
     work = Path(tempfile.mkdtemp(prefix="nvct-demo-"))
     try:
@@ -92,7 +91,7 @@ def folder() -> Iterator[Path]:
 
 
 def wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process that `inner` runs; return its status. An interrupt terminates it."""
+    """Wait for a process that `inner` runs, and return its status; terminate it if interrupted."""
     stopped = False
     while True:
         try:
@@ -107,7 +106,7 @@ def wait(process: subprocess.Popen[bytes]) -> int:
 
 
 def inner(part: Callable[[], int]) -> int:
-    """Run a part in a process of its own: one signal stops it, an error prints one line."""
+    """Run a part as this process's program: a signal stops it, an error prints one line."""
 
     def stop(_number: int, _frame: object) -> None:
         _on_signals(signal.SIG_IGN)
@@ -139,7 +138,7 @@ def program(name: str) -> Path:
 
 
 def generate(out: Console, path: str) -> Spec:
-    """Run `nvidia-ctk cdi generate` as a user does; show and return the spec. Raises HostError."""
+    """Run `nvidia-ctk cdi generate`, show its spec and return it; HostError if that fails."""
     words = ["nvidia-ctk", "cdi", "generate", "--output", path]
     show.command(out, shlex.join(words))
     done = subprocess.run(
@@ -161,7 +160,7 @@ RUNTIMES = ("runc", "crun")
 
 
 def demonstrate() -> int:
-    """Run the demonstration; return 0 if every container was as expected. Raises NvctError."""
+    """Run the demonstration; return 0 if every container was as expected."""
     with folder() as work:
         with show.working("building a simulated node"):
             runtime = _runtime()
@@ -182,7 +181,7 @@ def _runtime() -> Path | None:
         else:
             return rootfs.find_program(name)
     raise ContainerNotPossibleError(
-        f"the demonstration runs containers, and cannot here: {reasons[0].message}",
+        f"the demonstration cannot run containers here: {reasons[0].message}",
         hint=_hint(reasons[0]),
     )
 
@@ -192,7 +191,7 @@ def _hint(reason: ContainerNotPossibleError) -> str:
         return reason.hint
     if os.geteuid() == 0:
         # Root without the capability is usually root in a container.
-        return "in a container, it takes one started with --privileged"
+        return "if this is a container, start it with --privileged"
     sudo = "sudo " if rootfs.find_program("sudo") else ""
     return f"as root, run: {sudo}{Path(sys.executable).with_name('nvct')} demo"
 

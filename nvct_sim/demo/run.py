@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cases of the demonstration, ways to request GPUs: each is run, judged and timed.
+"""Runs, judges and times the demonstration's cases: ways to request GPUs.
 
-Containers are real, by the real shim and a real low-level runtime, in the mount namespace of a
+The real shim and a real low-level runtime run real containers in the mount namespace of a
 simulated node. This module prints nothing.
 """
 
@@ -26,7 +26,7 @@ DEVICE_LIST = "/var/run/nvidia-container-devices"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One container."""
+    """A container to run, and the expected result."""
 
     title: str
     request: str
@@ -36,8 +36,7 @@ class Case:
     # UUIDs that nvidia-smi -L must list, None if there must be no driver
     expected: Sequence[str] | None = ()
     error: str = ""  # a word of the expected error message, "" if the create must succeed
-    # whether the request is a CDI name, resolved from spec files and not the host
-    by_name: bool = False
+    by_name: bool = False  # whether the request is a CDI name, which spec files define
 
 
 def first_of_each_plan(all_cases: Sequence[Case]) -> list[Case]:
@@ -54,7 +53,7 @@ def _env(value: str) -> dict[str, Any]:
 
 
 def cases(gpus: Sequence[Gpu]) -> list[Case]:
-    """Return the cases for a node of eight GPUs, one of them in MIG mode."""
+    """Return the cases for a node with eight GPUs, one of them in MIG mode."""
     whole = {gpu.index: gpu.uuid for gpu in gpus if not gpu.mig_enabled}
     mig = [(gpu.index, device) for gpu in gpus for device in gpu.mig]
     everything = [*whole.values(), *(device.uuid for _index, device in mig)]
@@ -108,7 +107,7 @@ class Outcome:
 
 
 class Runner:
-    """Runs containers with one rootfs, by nvidia-container-runtime and by runc or crun alone."""
+    """Runs containers from one rootfs by nvidia-container-runtime, or by runc or crun alone."""
 
     def __init__(self, work: Path, rootfs: Path, shim: Path, bare: Path) -> None:
         self.work = work
@@ -167,7 +166,7 @@ class Runner:
         root = str(self.work / "runc")
         command = [str(program), "--root", root, "run", "--bundle", str(folder), name]
         started = time.perf_counter()
-        # In a session of its own: Ctrl-C must not interrupt a runtime halfway.
+        # In its own session, because Ctrl-C must not interrupt a runtime halfway.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
@@ -182,7 +181,7 @@ class Runner:
         return process.returncode, time.perf_counter() - started, output.splitlines()
 
     def _end(self, process: subprocess.Popen[str], root: str, name: str) -> None:
-        """Wait for a container to end, by force after GRACE_S seconds, then delete it."""
+        """Wait for a container to end, kill it after GRACE_S seconds, and delete it."""
         try:
             process.communicate(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
@@ -201,7 +200,7 @@ def _count(document: object, *keys: str) -> int:
 
 
 def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
-    """Report whether exit status and output of a container are those its request must cause."""
+    """Report whether a container had the expected exit status and output."""
     text = "\n".join(lines)
     if case.error:
         return status != 0 and len(lines) == 1 and case.error in text
@@ -212,7 +211,7 @@ def judge(case: Case, status: int, lines: Sequence[str]) -> bool:
 
 
 def _parents(lines: Sequence[str]) -> set[str]:
-    """Return the UUIDs of GPUs that are listed only as parents of MIG devices."""
+    """Return the UUIDs of GPUs that are only listed as parents of MIG devices."""
     parents = set()
     for line, following in itertools.pairwise(lines):
         match = UUID.search(line)

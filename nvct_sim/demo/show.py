@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the demonstration: tables for the node and its spec, a block for each container.
+"""Prints the demonstration: tables for the node and its spec, a block for each container.
 
-The output is readable without color, since every mark is a word, and on 80 columns. The output of
-programs is shown unchanged.
+The output is readable without colors, because every mark is a word, and on 80 columns. The output
+of programs is shown unchanged.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _ranges(names: Sequence[str]) -> list[str]:
 
 
 def spec(out: Console, found: Spec) -> None:
-    """Show the edits of a CDI spec for every container and for each device."""
+    """Show a CDI spec's edits for each device, and those for every container."""
     common = found.get("containerEdits") or {}
     table = _table("device", "device nodes")
     for device in found["devices"]:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds what is simulated in C: NVML (`nvml`), `nvidia-smi` (`smi`), MPS's daemon (`mps`)."""
+"""The simulation's C parts, NVML (`nvml`), nvidia-smi (`smi`) and MPS's daemon (`mps`)."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the simulated NVML library and programs with the C compiler of this machine.
 
-Built files are kept in a folder. Its name is a hash of sources, flags and compiler: a change of
-any of these causes a new build. Packages and the bundle contain the files built with them
-(`ship`), so that a host needs no compiler.
+Built files are kept in a folder, whose name is a hash of sources, flags and compiler: a change of
+these causes a new build. Packages and the bundle contain built files (`ship`), so that a host
+needs no compiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nvct.errors import ContainerNotPossibleError, HostError, OSErrorsAs
 
 FOLDER = Path(__file__).parent
 WARNINGS = ("-Wall", "-Wextra")
-# -O1: a user waits for the build of the first node; -O2 takes half as long again.
+# -O1, because a user waits for the build at the first node; -O2 takes half as long again.
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-fvisibility=hidden", "-s")
 # No build id and no timestamp: the same sources give the same bytes.
 NVML_FLAGS = (
@@ -46,34 +46,34 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
 """The built files by name, without a driver version: flags, sources below FOLDER, libraries."""
 SHIPPED = FOLDER / "built.zip"
 """An archive, so that packaging tools do not list NVIDIA's libraries as provided by a package."""
-MODE = 0o755  # a program and a library, as packages install them
-TIMEOUT_S = 900  # emulated, as packages for arm64 may be made, it takes minutes
+MODE = 0o755  # of programs and libraries in packages
+TIMEOUT_S = 900  # on an emulated machine, as for packages of arm64, a build takes minutes
 
 
 def find_compiler(search_path: str | None = None) -> str:
-    """Return the path of a C compiler."""
+    """Return the path of a C compiler; ContainerNotPossibleError if there is none."""
     for name in COMPILERS:
         compiler = shutil.which(name, path=search_path)
         if compiler:
             return compiler
     raise ContainerNotPossibleError(
-        "the simulated NVML library has to be built, and there is no C compiler (cc)",
-        hint="install gcc and the C library's headers (gcc libc6-dev), or make a node without it",
+        "there is no C compiler (cc) to build the simulated NVML library",
+        hint="install gcc and the C library's headers (gcc libc6-dev), or use --plain",
     )
 
 
 def build(
     out_dir: Path, *, strict: bool = False, search_path: str | None = None
 ) -> dict[str, Path]:
-    """Build the files that are missing below out_dir, and return their paths by name of PARTS.
+    """Build the files that are missing below out_dir, and return their paths by name in PARTS.
 
-    For our tests, `strict` treats compiler warnings as errors. Raises ContainerNotPossibleError
-    without a compiler for this machine, and HostError if it fails.
+    `strict`, for our tests, treats compiler warnings as errors. Raises ContainerNotPossibleError
+    without a compiler for this machine, and HostError if the build fails.
     """
     if platform.machine() not in MACHINES:
         raise ContainerNotPossibleError(
             f"the simulated NVML is for {' and '.join(MACHINES)}, not {platform.machine()}",
-            hint="make a node without it",
+            hint="create the node with --plain",
         )
     digest = _digest()
     if _is_shipped(digest):
@@ -87,7 +87,7 @@ def build(
     with OSErrorsAs(
         HostError,
         f"cannot build the simulated NVML library in {out_dir}",
-        hint="choose a folder that can be written",
+        hint="choose a writable folder",
     ):
         folder.mkdir(parents=True, exist_ok=True)
         for name, (flags, sources, libraries) in PARTS.items():
@@ -159,7 +159,7 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
 def _compile(
     command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
 ) -> None:
-    """Compile sources below FOLDER beside the target, then rename: two builds may run at once."""
+    """Compile sources to a temporary file and rename it, because two builds can run at once."""
     handle, output = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
     files = sorted(str(path) for pattern in sources for path in FOLDER.glob(pattern))

@@ -62,7 +62,7 @@ def test_the_cause_is_named_until_there_is_none(docker: Lean) -> None:
     assert docker.cause() == "not-restarted"
     assert docker.status() == "attention"
     said = docker.box.call(f"{PROGRAMS}/nvct", "runtime", "configure", "--runtime=docker").stderr
-    assert "dockerd looks for it at its start only" in said, said
+    assert "dockerd looks for it only when it starts" in said, said
     docker.restart()
     configured.has_one_gpu(docker.run("nvidia-smi -L", "--gpus=device=0"))
     assert docker.cause() == "", docker.explained

@@ -116,7 +116,7 @@ def tells_of_gpus_that_fail(work: Path) -> None:
     assert seen["GPU 0000:18:00: XID 79 (GPU has fallen off the bus)"] == "warning"
     assert seen["GPU 0000:2a:00: XID 31 (GPU memory page fault)"] == "note"
     evidence = [one["evidence"] for one in told["findings"]]
-    assert "GPU 0000:5d:00.0 is the driver's, and NVML does not list it" in evidence
+    assert "the driver has GPU 0000:5d:00.0, but NVML does not list it" in evidence
 
 
 def published() -> str:

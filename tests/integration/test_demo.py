@@ -214,7 +214,7 @@ def test_in_a_container_without_privileges_it_says_what_to_start(env: dict[str, 
         pytest.skip("no privilege to take away")
     before = left(env)
     said = refused(env, "setpriv", *DENIED)
-    assert "this process lacks CAP_SYS_ADMIN; in a container, it takes one started with" in said
+    assert "this process lacks CAP_SYS_ADMIN; if this is a container, start it with" in said
     check_left(env, before)
 
 

@@ -97,7 +97,7 @@ def test_a_user_s_container_is_explained(runtime: str, found: dict[str, Any]) ->
     asked = next(line for line in lines if line.startswith("  asked "))
     assert asked in [  # which files tell depends on Podman
         f"  asked    NVIDIA_VISIBLE_DEVICES asks for 0  ({who})"
-        for who in ("by image or user: no file tells which", "by the user")
+        for who in ("by image or user: no file says which", "by the user")
     ]
     assert "  left out compute (" in by_name
     assert "NVIDIA_VISIBLE_DEVICES: 0; jit-cdi" in log.splitlines()[-1]

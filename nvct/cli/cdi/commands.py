@@ -33,10 +33,10 @@ STDIN = "-"
 
 @click.command(cls=GoStyle)
 @words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
-       text="Folders to look in.  [default: config.toml's]")  # fmt: skip
+       text="Folders of specifications.  [default: config.toml's]")  # fmt: skip
 @format_option("text")
 @driver_roots
-@click.option("--config", help="config.toml to take folders and roots from.")
+@click.option("--config", help="The config.toml with folders and roots.")
 def check(
     *,
     spec_dir: tuple[str, ...],
@@ -47,9 +47,9 @@ def check(
 ) -> None:
     """Compare the CDI specifications in force with this host; exit with 1 if they differ.
 
-    Prints one line per cause: another driver; files, device nodes, hooks or GPUs that are missing,
-    new or changed; a file that engines do not use, because a folder of higher priority defines the
-    same devices. --format json has each difference. Specifications of any vendor are checked.
+    Prints one line per cause: another driver; missing, new or changed files, device nodes, hooks
+    or GPUs; a file that engines do not use, because a folder of higher priority defines the same
+    devices. --format json has each difference. Specifications of any vendor are checked.
 
     Example: nvidia-ctk cdi check --format json
     """
@@ -91,7 +91,7 @@ def _show(report: Report, form: str) -> None:
 @click.argument("old")
 @click.argument("new")
 @click.option("--mode", envvar="NVIDIA_CTK_CDI_GENERATE_MODE", default="auto",
-              help="For live: how to look, as for cdi generate.  [default: auto]")  # fmt: skip
+              help="For live: discovery mode, as of cdi generate.  [default: auto]")  # fmt: skip
 @click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
               help="For live: where the driver's files are.")  # fmt: skip
 @click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="For live: where dev/ is.")
@@ -99,10 +99,10 @@ def _show(report: Report, form: str) -> None:
 def diff(
     *, old: str, new: str, mode: str, driver_root: str | None, dev_root: str | None, form: str
 ) -> None:
-    """Show by device what two CDI specifications do differently; exit with 1 if they do.
+    """Show by device how two CDI specifications differ; exit with 1 if they do.
 
-    One of them may be the word live: the specification that this host would get now, with the
-    names, hook program and hooks of the other one. A - reads a specification from stdin.
+    The word live stands for the specification that this host would get now, with the names, hook
+    program and hooks of the other one. A - reads a specification from stdin.
 
     Example: nvidia-ctk cdi diff /var/run/cdi/nvidia.yaml live
     """
@@ -139,7 +139,7 @@ def _live(
 
 @click.command("list", cls=GoStyle)
 @words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
-       text="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
+       text="Folders of specifications.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
 @format_option("text")
 def list_devices(*, spec_dir: tuple[str, ...], form: str) -> None:
     """Print the name of every CDI device, one a line.
@@ -159,10 +159,9 @@ def list_devices(*, spec_dir: tuple[str, ...], form: str) -> None:
 @words("--engine", env="NVIDIA_CTK_CDI_VALIDATE_ENGINES",
        text="Only these, e.g. docker=26.0.  [default: all, as a note]")  # fmt: skip
 def validate(files: tuple[str, ...], engine: tuple[str, ...]) -> None:
-    """Check CDI specification files, and which engines can read them.
+    """Check CDI specification files, and print which engines cannot read them.
 
-    A - is stdin. Exits with 1 if a file is not valid, or if an engine that --engine names refuses
-    it.
+    A - is stdin. Exits with 1 if a file is not valid, or an engine named by --engine refuses it.
 
     Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
     """
@@ -185,7 +184,7 @@ def validate(files: tuple[str, ...], engine: tuple[str, ...]) -> None:
         for text in refusals if required else engines.refusals(spec):
             tell(f"  {text}")
         if engines.is_ignored(source):
-            tell("  no engine reads it: they read files that end in .json or .yaml")
+            tell("  no engine reads it: its name does not end in .json or .yaml")
     sys.exit(1 if bad else 0)
 
 
@@ -232,9 +231,9 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
 @click.option("--format", "form", envvar=f"{ENV}OUTPUT_FORMAT", metavar="[yaml|json]",
               help="[default: by the ending of --output, else yaml]")  # fmt: skip
 @click.option("--cdi-version-max", envvar=f"{ENV}CDI_VERSION_MAX", metavar="VERSION",
-              help="Leave out what engines that know CDI up to this cannot read.")  # fmt: skip
+              help="Leave out what newer versions of CDI added.")  # fmt: skip
 @click.option("--mode", "--discovery-mode", envvar=f"{ENV}MODE", default="auto",
-              show_default=True, metavar="MODE", help=f"How to look: {MODES}.")  # fmt: skip
+              show_default=True, metavar="MODE", help=f"Discovery mode: {MODES}.")  # fmt: skip
 @words("--capabilities", env=f"{ENV}CAPABILITIES",
        text="Only what these need: compute, utility, graphics, video, display, ngx, compat32, or "
        "all, which is all but compat32.  [default: all]")  # fmt: skip
@@ -255,35 +254,35 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
 @words("--device-id", "--device-ids", "--device", "--devices", env=f"{ENV}DEVICE_IDS",
        text="Only these: indices, UUIDs, all, none.  [default: all]")  # fmt: skip
 @click.option("--no-all-device", is_flag=True, envvar=f"{ENV}NO_ALL_DEVICE",
-              help="Leave out the device that stands for all.")  # fmt: skip
+              help="Leave out the device all.")  # fmt: skip
 @click.option("--node-numbers", is_flag=True, envvar=f"{ENV}NODE_NUMBERS",
-              help="Write the numbers of device nodes; a boot may change them.")  # fmt: skip
+              help="Write the numbers of device nodes; a boot can change them.")  # fmt: skip
 @click.option("--nvidia-cdi-hook-path", "--nvidia-ctk-path", "hook",
               envvar="NVIDIA_CTK_CDI_HOOK_PATH",
               help="The hook program that the spec names.")  # fmt: skip
 @words("--disable-hook", "--disable-hooks", env=f"{ENV}DISABLED_HOOKS",
        text="Hooks to leave out, or all.")  # fmt: skip
 @words("--enable-hook", "--enable-hooks", env=f"{ENV}ENABLED_HOOKS",
-       text="Hooks to put in, whatever --disable-hook says.")  # fmt: skip
+       text="Hooks to include even if --disable-hook names them.")  # fmt: skip
 @click.option("--no-hooks", envvar=f"{ENV}NO_HOOKS", metavar="[debian|redhat|both|off]",
-              help="For callers without hooks: libraries in folders that the loaders of these "
+              help="For callers that run no hooks: mount libraries where the loaders of these "
               "images search.")  # fmt: skip
 @click.option("--allow-builds", is_flag=True, envvar=f"{ENV}ALLOW_BUILDS",
-              help="Let RUN --device of BuildKit have the devices without --allow device.",
+              help="Let BuildKit's RUN --device use the devices without --allow device.",
               )  # fmt: skip
 @click.option("--ldconfig-path", envvar=f"{ENV}LDCONFIG_PATH",
-              help="Without effect: the hook writes ld.so.cache itself.")  # fmt: skip
+              help="No effect: the hook writes ld.so.cache itself.")  # fmt: skip
 @words("--csv.file", "csv_files", env=f"{ENV}CSV_FILES", text="Tegra: the CSV files to read.")
 @words("--csv.ignore-pattern", "csv_ignore", env=f"{ENV}CSV_IGNORE_PATTERNS",
        text="Tegra: symbolic links to leave out.")  # fmt: skip
 @click.option("--csv.compat-container-root", "csv_compat",
               envvar=f"{ENV}CSV_CONTAINER_COMPAT_ROOT",
-              help="Orin: where containers have CUDA's compat libraries.")  # fmt: skip
+              help="Orin: folder of CUDA's compat libraries in containers.")  # fmt: skip
 @words("--feature-flag", "--feature-flags", env=f"{ENV}FEATURE_FLAGS",
        text="Flags of nvidia-container-toolkit, e.g. enable-coherent-annotations.")  # fmt: skip
 @click.option("--staged", hidden=True, type=click.Choice(["make", "plan"]),
               help="Print the files for --output as JSON; with plan, make no view.")  # fmt: skip
-@click.option("--config", help="config.toml to take the roots from.")
+@click.option("--config", help="The config.toml with the roots.")
 def generate(**values: Any) -> None:  # noqa: ANN401  the options above, each with its own type
     """Write a CDI specification of this host's GPUs.
 

@@ -31,7 +31,7 @@ class Option(NamedTuple):
     value_may_be_missing: bool = False
 
 
-HELP = Option("help", "h", "", "Print this")
+HELP = Option("help", "h", "", "Print this help")
 VERSION = Option("version", "V", "", "Print the version")
 USUAL = (HELP, VERSION)
 
@@ -115,7 +115,7 @@ def _short(text: str, remaining: list[str], valid: Sequence[Option], parsed: Par
 def _store(option: Option, attached: str | None, remaining: list[str], parsed: Parsed) -> None:
     value = attached
     if attached is not None and not option.value:
-        raise UsageError(f"option --{option.long} takes no value, and {attached!r} is one")
+        raise UsageError(f"option --{option.long} takes no value such as {attached!r}")
     if attached is None and option.value and not option.value_may_be_missing:
         if not remaining:
             raise UsageError(f"option --{option.long} needs a value: {option.value}")
@@ -151,7 +151,7 @@ def _entry(name: str, text: str) -> list[str]:
 BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")
 INDEX = re.compile(r"\d{1,9}")
-HINT = "nvidia-container-cli info lists the GPUs, nvidia-smi -L MIG devices too"
+HINT = "nvidia-container-cli info lists the GPUs; nvidia-smi -L lists MIG devices, too"
 
 
 @dataclass(slots=True)
@@ -233,7 +233,7 @@ def select_mig_capable(
         )
     if visible.migs and not visible.everything:
         raise RequestError(
-            f"{name} error: it is about whole GPUs, and --device names MIG devices",
+            f"{name} error: it needs whole GPUs, but --device names MIG devices",
             hint="write --device=all, or the index of a GPU",
         )
     return [gpu for gpu in visible.gpus if gpu.minor in capable]

@@ -3,8 +3,8 @@
 
 With --pid it enters the namespaces of that process, with the code of the prestart hook. Without
 --pid, or if those namespaces are its own, it changes ROOTFS in its own mount namespace: enroot
-and Apptainer call it so. The plans, which choose the files, are the shim's. Contract: it changes
-nothing in the mount namespace of the host.
+and Apptainer call it so. It uses the shim's plans. Contract: it changes nothing in the mount
+namespace of the host.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Warn = Callable[[str], None]
 
 ARGUMENTS = " ROOTFS"
 TEXT = (
-    "Give a container that was created and has not started what it needs of the driver. ROOTFS is "
-    "the path of its root in the mount namespace of the process PID, or where this program runs."
+    "Give a container that is created, but not started, what it needs of the driver. ROOTFS is "
+    "the path of its root in the mount namespace of PID or of this program."
 )
 OPTIONS = (
-    Option("pid", "p", "PID", "Of the container; the parent of this program if not given"),
+    Option("pid", "p", "PID", "The container's process (default: this program's parent)"),
     Option("device", "d", "ID", "GPUs: all, indexes, UUIDs, PCI bus ids, G:M, free:N"),
-    Option("require", "r", "EXPR", "What driver and GPUs have to be, e.g. cuda>=12.4"),
+    Option("require", "r", "EXPR", "Condition on driver and GPUs, e.g. cuda>=12.4"),
     Option("ldconfig", "l", "PATH", "No effect: nvct writes the linker's cache itself"),
     Option("compute", "c", "", "Capability compute: CUDA and OpenCL"),
     Option("utility", "u", "", "Capability utility: nvidia-smi and NVML"),
@@ -58,8 +58,8 @@ OPTIONS = (
     Option("display", "D", "", "Capability display: graphics with a screen"),
     Option("ngx", "", "", "Capability ngx"),
     Option("compat32", "", "", "32-bit libraries of these"),
-    Option("mig-config", "", "ID", "What configuring MIG needs (all)"),
-    Option("mig-monitor", "", "ID", "What monitoring MIG needs (all)"),
+    Option("mig-config", "", "ID", "Files for configuring MIG (ID: all)"),
+    Option("mig-monitor", "", "ID", "Files for monitoring MIG (ID: all)"),
     Option("imex-channel", "", "CHANNEL", "IMEX channels"),
     Option("no-cgroups", "", "", "No device rules"),
     Option("no-devbind", "", "", "No device nodes"),
@@ -68,7 +68,7 @@ OPTIONS = (
     Option("no-fabricmanager", "", "", "No socket of nv-fabricmanager"),
     Option("no-gsp-firmware", "", "", "No firmware"),
     Option("cuda-compat-mode", "", "MODE", "The image's CUDA compatibility libraries: disabled, "
-           "or ldconfig where they are newer than the driver (mount means the same)"),
+           "or ldconfig to use those newer than the driver (mount means the same)"),
 )  # fmt: skip
 COMPAT_MODES = ("disabled", "ldconfig", "mount")
 DEVICES = "device error: --device"
@@ -90,7 +90,7 @@ class LocalContainer(Container):
         self.rootfs = rootfs
         self.process = Opened("self")
         self._mount_fd = self._user_fd = -1
-        # Bind nodes, as in a user namespace: /dev may be mounted nodev.
+        # Bind nodes, as in a user namespace, because /dev may be mounted nodev.
         self.userns = True
 
     def enter(self, kernel: Kernel) -> Root:
@@ -102,7 +102,7 @@ class LocalContainer(Container):
 
 
 def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
-    """Refuse a root with shared mounts: new mounts would propagate to other namespaces."""
+    """Raise HostError if the root has shared mounts, because new ones would propagate."""
     with open(f"{proc}/{pid}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         mounts = mountinfo.parse(file.read())
     containing = [m for m in mounts if f"{rootfs}/".startswith(m.target.rstrip("/") + "/")]
@@ -167,7 +167,7 @@ def _rootfs(options: Parsed) -> str:
         )
     rootfs = options.arguments[0]
     if not rootfs.startswith("/") or os.path.normpath(rootfs).strip("/") == "":
-        raise UsageError(f"the root {rootfs!r} is no absolute path below /")
+        raise UsageError(f"the root {rootfs!r} is not an absolute path below /")
     return rootfs
 
 
@@ -176,16 +176,16 @@ def _pid(options: Parsed) -> int:
     if not options.has("pid"):
         return posix.getppid()
     if not (text.isascii() and text.isdigit() and 1 < int(text) < 1 << 31):
-        raise UsageError(f"--pid {text!r} is no process of a container")
+        raise UsageError(f"--pid {text!r} is not a container's process")
     return int(text)
 
 
 def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc") -> Container:
     """Return the container that a process belongs to.
 
-    HostError if the process has ended, or mounts would appear on the host. `pid`: the process's
-    number in /proc; 0 for a parent outside this PID namespace. `standalone`: the process is the
-    parent of this one, as the command line has no --pid.
+    HostError if the process has ended, or mounts would appear on the host. `pid` is the process's
+    number in /proc, 0 for a parent outside this PID namespace. `standalone` means that the command
+    line has no --pid: the process is the parent of this one.
     """
     container_namespace = _mount_namespace(proc, str(pid))
     own_namespace = _mount_namespace(proc, "self")
@@ -193,8 +193,8 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
     host = _mount_namespace(proc, "1")
     if host is not None and (own_namespace if is_local else container_namespace) == host:
         raise HostError(
-            f"process {pid} has the host's mount namespace, where nothing is mounted",
-            hint="start this by a shell below unshare --mount, or name a container with --pid",
+            f"process {pid} has the host's mount namespace, which configure never changes",
+            hint="run it in a shell of unshare --mount, or name a container with --pid",
         )
     if standalone and not is_rootless(proc):  # mounts of a user namespace never reach the host
         _refuse_shared("self" if is_local else str(pid), os.path.realpath(rootfs), proc)
@@ -213,7 +213,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
         names = ["all"]  # the other words are not read
     ids = visible_devices.evaluate(names, DEVICES) if names else []
     if ids is None:
-        raise RequestError(f"{DEVICES} is void", hint="leave the option out to select no device")
+        raise RequestError(f"{DEVICES} is void", hint="leave the option out for no device")
     request = Request([free.word] if free else ids, "--device")
     request.free = free
     if request.qualified:
@@ -231,7 +231,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
 
 
 def device_name(word: str, roots: Roots) -> str:
-    """Return a device's name in plans, as libnvidia-container: any case, PCI bus ids too."""
+    """Return a device's name in plans; names in any case and PCI bus ids are accepted."""
     if word.lower() == "all":
         return "all"
     kind, dash, uuid = word.partition("-")
@@ -248,7 +248,7 @@ def _channels(options: Parsed) -> list[int]:
     numbers = options.words("imex-channel")
     for word in numbers:
         if not (word.isascii() and word.isdigit() and len(word) < 10):
-            raise RequestError(f"--imex-channel: {word!r} is no number of a channel")
+            raise RequestError(f"--imex-channel: {word!r} is not a channel number")
     return list(dict.fromkeys(map(int, numbers)))
 
 
@@ -276,7 +276,7 @@ def adapted(edits: list[model.Edits], options: Parsed) -> list[model.Edits]:
 
 
 def compat_mode(options: Parsed) -> str:
-    """Return the value of cuda-compat-mode for this program; config.toml's is the hook's."""
+    """Return this program's cuda-compat-mode; that of config.toml is for the hook."""
     return "disabled" if options.has("no-cntlibs") else options.text("cuda-compat-mode") or "mount"
 
 
@@ -301,7 +301,7 @@ def allow(
         return
     if standalone:
         raise HostError(
-            f"the devices of cgroup {cgroup.path} are restricted, and configure does not know how",
+            f"the devices of cgroup {cgroup.path} are restricted, which needs --pid",
             hint="add --no-cgroups, or use nvidia-container-runtime-hook",
         )
     rules.allow(texts, container.pid, None, env=env, warn=warn, process=container.process)

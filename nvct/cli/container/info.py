@@ -27,10 +27,10 @@ Row: TypeAlias = tuple[object, ...]  # the values of a GPU, in the order of GPU_
 
 
 def initialized(inventory: Inventory) -> NvmlSession | None:
-    """Return an initialized NVML; None if it fails on a host that needs none, e.g. Tegra.
+    """Return an initialized NVML; None if that fails on a host that needs none, e.g. Tegra.
 
-    Scripts read the driver's health from the exit status of info and list: libnvidia-container
-    initializes the driver before both print anything (src/cli/info.c, list.c). HostError if the
+    Scripts take the exit status of info and list for the driver's health, because in
+    libnvidia-container both first initialize the driver (src/cli/info.c, list.c). HostError if the
     driver needs NVML, and NVML cannot be initialized.
     """
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
@@ -53,7 +53,7 @@ def initialized(inventory: Inventory) -> NvmlSession | None:
 def ask(
     inventory: Inventory, nvml: NvmlSession | None, warn: Callable[[str], None]
 ) -> tuple[tuple[str, str], list[Row]]:
-    """Return the driver's versions and the GPUs; a value that only NVML has may be "Unknown"."""
+    """Return the driver's versions and the GPUs, with "Unknown" for values that NVML lacks."""
     properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None
     cuda = inventory.cuda_version or names.cuda_version_of(inventory.driver_version)
@@ -63,9 +63,9 @@ def ask(
         if nvml is not None and not (inventory.gpus and cuda):
             report = nvml.report()
     except NvmlError as error:
-        warn(f"{error.message}: brand and architecture are not known")
+        warn(f"{error.message}: brand and architecture are unknown")
     if nvml is None:
-        warn("the driver has no working libnvidia-ml.so: brand and architecture are not known")
+        warn("the driver has no working libnvidia-ml.so: brand and architecture are unknown")
     if report is not None:
         cuda = cuda or report.cuda_version
     gpus = inventory.gpus or (report.gpus if report else ())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command nvidia-container-cli list: the paths that a container needs, one a line.
+"""Command nvidia-container-cli list: the paths that a container needs, one per line.
 
 The order is libnvidia-container's: nodes, IMEX channels, MIG capabilities, programs, libraries,
-sockets, firmware. Each kind has the order of libnvidia-container's table; files that only nvct
-delivers follow, by path. Paths are resolved, and relative to the driver root.
+sockets, firmware. Within a kind, files come in the order of libnvidia-container's table, then
+those that only nvct delivers, by path. Paths are resolved, and relative to the driver root.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from nvct.host.gpu.nodes import StatNode, capability_directory, mig_minors
 from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
 
-TEXT = "List what a container needs for GPU support. Without options: all of it."
+TEXT = "List what a container needs for GPU support: everything, or what the options select."
 OPTIONS = (
     Option("device", "d", "ID", "Nodes of these: all, indexes, UUIDs, PCI bus ids, G:M"),
     Option("libraries", "l", "", "Libraries of the driver"),
     Option("binaries", "b", "", "Programs of the driver"),
     Option("ipcs", "i", "", "Sockets of the driver's daemons"),
     Option("firmwares", "f", "", "Firmware of the GPUs"),
-    Option("compat32", "", "", "With --libraries: 32-bit ones too"),
-    Option("mig-config", "", "ID", "What configuring MIG needs (all)"),
-    Option("mig-monitor", "", "ID", "What monitoring MIG needs (all)"),
+    Option("compat32", "", "", "With --libraries: 32-bit ones, too"),
+    Option("mig-config", "", "ID", "Files for configuring MIG (ID: all)"),
+    Option("mig-monitor", "", "ID", "Files for monitoring MIG (ID: all)"),
     Option("imex-channel", "", "CHANNEL", "Nodes of IMEX channels"),
     Option("no-persistenced", "", "", "No socket of nvidia-persistenced"),
     Option("no-fabricmanager", "", "", "No socket of nv-fabricmanager"),
@@ -125,13 +125,13 @@ class Lister:
         for word in self.options.words("imex-channel"):
             if not (word.isascii() and word.isdigit() and len(word) < 10):
                 raise RequestError(
-                    f"imex-channel error: {word}: no number of a channel", hint="write 0, or 0,1"
+                    f"imex-channel error: {word}: not a channel number", hint="write 0, or 0,1"
                 )
             path = f"{CHANNELS}{int(word)}"
             if self.stat_node(f"{self.roots.dev}/{path.removeprefix('/dev/')}") is None:
                 raise HostError(
-                    f"imex-channel error: {path} is no device node",
-                    hint="mknod in /dev/nvidia-caps-imex-channels makes more",
+                    f"imex-channel error: {path} is not a device node",
+                    hint="make it with mknod in /dev/nvidia-caps-imex-channels",
                 )
             yield path
 
@@ -151,7 +151,7 @@ class Lister:
         self, kind: FileKind, order: Sequence[str], *, compat32: bool = False
     ) -> Iterator[str]:
         file_paths = [
-            # Of firmware, the path that the kernel loads.
+            # For firmware, the path from which the kernel loads it.
             file.container_path if kind == "firmware" else self._path(file)
             for file in self.inventory.every_file()
             if file.kind == kind and (file.capability == "compat32") is compat32

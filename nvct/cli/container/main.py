@@ -31,10 +31,10 @@ from nvct.version import TOOLKIT_VERSION, __version__
 
 PROGRAM = paths.CONTAINER_CLI_PROGRAM
 OPTIONS = (
-    Option("debug", "d", "FILE", "Append to FILE what is found and done"),
-    Option("load-kmods", "k", "", "Load the driver's kernel modules first, if that can be"),
+    Option("debug", "d", "FILE", "Append a log to FILE"),
+    Option("load-kmods", "k", "", "Load the driver's kernel modules first, if possible"),
     Option("no-pivot", "n", "", "No effect: nvct never changes its root"),
-    Option("user", "u", "UID[:GID]", "No effect: NVML is asked in a process of its own",
+    Option("user", "u", "UID[:GID]", "No effect: NVML runs in a process of its own",
            value_may_be_missing=True),
     Option("root", "r", "PATH", "The driver's root folder"),
     Option("ldcache", "l", "FILE", "The linker's cache in that root, for info and list"),
@@ -46,7 +46,7 @@ COMMANDS = {
     "configure": "Give a container what it needs",
 }
 MODULES = {"info": "info", "list": "list_files", "configure": "configure"}
-TEXT = "NVIDIA's driver for containers: what there is of it, and a container that gets it."
+TEXT = "Show what containers need of NVIDIA's driver, or give it to one."
 USER = re.compile(r"\d{1,10}(:\d{1,10})?")
 
 
@@ -116,7 +116,7 @@ def _complain(error: NvctError) -> None:
 
 def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
     global_options = args.parse(argv, OPTIONS, in_order=True)
-    if _told(global_options, ""):
+    if _printed_help(global_options, ""):
         return
     if not global_options.arguments or global_options.arguments[0] not in COMMANDS:
         problem = (
@@ -128,8 +128,8 @@ def _run(argv: Sequence[str], env: Mapping[str, str]) -> None:
     _command(global_options.arguments[0], global_options, env)
 
 
-def _told(options: Parsed, name: str) -> bool:
-    """Print the help or the version, if that is asked for."""
+def _printed_help(options: Parsed, name: str) -> bool:
+    """Print the help or the version if an option asks for it; report whether one does."""
     if not options.has("help") and not options.has("version"):
         return False
     print(help_of(name) if options.has("help") else version(), end="")
@@ -138,13 +138,13 @@ def _told(options: Parsed, name: str) -> bool:
 
 def _command(name: str, global_options: Parsed, env: Mapping[str, str]) -> None:
     command_options = args.parse(global_options.arguments[1:], _module(name).OPTIONS)
-    if _told(command_options, name):
+    if _printed_help(command_options, name):
         return
     user = global_options.text("user")
     if user and not USER.fullmatch(user):
-        raise UsageError(f"--user {user!r} is no UID[:GID]")
+        raise UsageError(f"--user {user!r} is not UID[:GID]")
     if name != "configure" and command_options.arguments:
-        raise UsageError(f"{name} takes no argument, and {command_options.arguments[0]!r} is one")
+        raise UsageError(f"{name} takes no argument such as {command_options.arguments[0]!r}")
     if name == "configure":
         env = without_image_variables(env)
     log = Log(global_options.text("debug"))
@@ -221,11 +221,11 @@ def _info(
 
 
 def _check_root(roots: Roots, configured: str) -> None:
-    """Refuse a driver root that differs from the root of the plans, which the shim shares."""
+    """Raise HostError for a driver root other than that of the plans, which the shim uses too."""
     if roots.driver_root != configured:
         raise HostError(
             f"configure takes the driver from {configured}, not from {roots.driver_root}",
-            hint="say so in config.toml: nvidia-container-cli.root",
+            hint="set nvidia-container-cli.root in config.toml",
         )
 
 
@@ -252,7 +252,7 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
 
 
 def _load_modules(roots: Roots, log: Log) -> None:
-    """Load the missing kernel modules; a failure is only logged, and appears in later steps."""
+    """Load the missing kernel modules; a failure is only logged, as later steps report it."""
     from nvct.host import device_nodes, procfs
 
     if procfs.driver_version(roots) and "nvidia-uvm" in procfs.majors(roots):

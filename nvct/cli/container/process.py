@@ -18,7 +18,7 @@ HINT = "mount -t proc proc /proc in this PID namespace"
 
 
 class Process:
-    """A process of this PID namespace; `number` is that in /proc, 0 if pid is 0."""
+    """A process of this PID namespace; `number` is its number in /proc, 0 if `pid` is 0."""
 
     __slots__ = ("_fd", "number", "pid")
 
@@ -60,7 +60,7 @@ class Process:
         )
 
     def check(self) -> None:
-        """Check that the process still runs, and so owned its files in /proc; HostError if not."""
+        """Raise HostError if the process has ended: its files in /proc may be another's then."""
         if self._fd < 0:
             return
         try:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of `nvidia-mig-parted`, also those of `nvct mig`: NVIDIA's options and messages.
-
-And `nvct reset`.
-"""
+"""Commands of nvidia-mig-parted and nvct mig, with NVIDIA's options and messages; nvct reset."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def switch(name: str, short: str, env: str, text: str) -> Callable[..., Any]:
 
 config_file = option(
     "config-file", "f", "CONFIG_FILE",
-    "The configuration file; - is standard input. Without it, nvct mig takes the configurations "
+    "The configuration file; - is standard input. Without it, nvct mig uses the configurations "
     "that nvct mig configs prints.",
 )  # fmt: skip
 selected_config = option(
@@ -89,10 +86,10 @@ def apply(
     mode_only: bool,
     ignore_holders: bool,
 ) -> None:
-    """Give the GPUs a configuration, if they do not have it.
+    """Apply a configuration to the GPUs, unless they have it.
 
-    Every GPU's layout is computed before any GPU is touched. MIG devices that stay are not
-    destroyed. After a failure the former layout is restored.
+    Every GPU's layout is computed before any GPU is changed. MIG devices that the configuration
+    has, too, are kept. After a failure, the former layout is restored.
     """
     specs = selected(lambda: _state(given), config_file, selected_config)
     hook = hooks(
@@ -115,9 +112,7 @@ def apply(
 @config_file
 @selected_config
 @mode_only
-@switch(
-    "valid-config", "a", "VALID_CONFIG", "Only check the file, and that it has this configuration."
-)
+@switch("valid-config", "a", "VALID_CONFIG", "Only check that the file is valid and has it.")
 @click.pass_obj
 def assert_(
     given: object, *, config_file: str, selected_config: str, mode_only: bool, valid_config: bool
@@ -141,10 +136,10 @@ def assert_(
 
 @click.command("export", cls=GoStyle)
 @output_format
-@option("config-label", "l", "CONFIG_LABEL", "The name that it gets.", default="current")
+@option("config-label", "l", "CONFIG_LABEL", "Name of the configuration.", default="current")
 @click.pass_obj
 def export_(given: object, *, output_format: str, config_label: str) -> None:
-    """Print the configuration that the GPUs have."""
+    """Print the GPUs' current configuration."""
     _check_format(output_format)
     with failing("error initializing NVML"):
         document = export.current(_state(given), config_label)
@@ -152,7 +147,7 @@ def export_(given: object, *, output_format: str, config_label: str) -> None:
 
 
 @click.command("generate-config", cls=GoStyle)
-@option("output-file", "f", "OUTPUT_FILE", "Where to write it.  [default: standard output]")
+@option("output-file", "f", "OUTPUT_FILE", "The file to write.  [default: standard output]")
 @output_format
 @click.pass_obj
 def generate_config(given: object, *, output_file: str, output_format: str) -> None:
@@ -188,7 +183,7 @@ def checkpoint(given: object, *, checkpoint_file: str) -> None:
 def restore(
     given: object, *, checkpoint_file: str, hooks_file: str, mode_only: bool, ignore_holders: bool
 ) -> None:
-    """Give the GPUs the instances of a checkpoint, at the same places."""
+    """Restore the instances of a checkpoint, at the same places."""
     require(checkpoint_file=checkpoint_file)
     with failing("error parsing checkpoint file"):
         saved = checkpoints.parse(read(checkpoint_file))
@@ -229,10 +224,10 @@ def _apply(
 def selected(
     find_state: Callable[[], MigState], config_file: str, selected_config: str
 ) -> Sequence[Spec]:
-    """Return a configuration: of a file, or without one of the tables and the hardware.
+    """Return a file's configuration, or without a file ("") one made for this hardware.
 
     UsageError or HostError if there is no such file or configuration, or the file is malformed.
-    `config_file`: "" is none, which NVIDIA's program does not allow.
+    NVIDIA's program needs a file.
     """
     if not config_file and not _is_parted():
         require(selected_config=selected_config)
@@ -247,7 +242,7 @@ def selected(
 
 
 def _is_parted() -> bool:
-    """Return whether the command is one of NVIDIA's program, whose messages are known."""
+    """Report whether the program is NVIDIA's, whose messages scripts may parse."""
     return click.get_current_context().find_root().info_name == PARTED
 
 
@@ -280,11 +275,11 @@ def _text(document: export.Document, output_format: str) -> str:
 @click.argument("gpus", metavar="GPU...", nargs=-1, required=True)
 @click.pass_obj
 def reset(given: object, *, gpus: tuple[str, ...]) -> None:
-    """Reset GPUs that have failed, by index or UUID.
+    """Reset failed GPUs, named by index or UUID.
 
-    No process may use them. While it lasts, this node's agent gives them to no pod, and closes
-    NVML, which would be in the way of nvidia-smi --gpu-reset. The agent offers a GPU that had
-    failed again after its probation.
+    No process may use them. Meanwhile, this node's agent gives them to no pod, and closes NVML,
+    which would make nvidia-smi --gpu-reset fail. After its probation, the agent offers a failed
+    GPU again.
 
     Example: nvct reset 3
     """

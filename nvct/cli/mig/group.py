@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct mig …; those of nvidia-mig-parted, and plan, profiles, holders."""
+"""Commands: nvct mig …: those of nvidia-mig-parted, and configs, plan, profiles, holders."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ SHARED = "nvct.cli.mig.commands"
 mig = LazyGroup(
     "mig",
     {
-        "apply": (SHARED, "apply", "Give the GPUs a configuration."),
+        "apply": (SHARED, "apply", "Apply a configuration to the GPUs."),
         "assert": (SHARED, "assert_", "Check that the GPUs have a configuration."),
         "checkpoint": (SHARED, "checkpoint", "Write every instance, with its place, to a file."),
         "configs": (OWN, "configs", "Print the names of all configurations of this machine."),
-        "export": (SHARED, "export_", "Print the configuration that the GPUs have."),
+        "export": (SHARED, "export_", "Print the GPUs' current configuration."),
         "generate-config": (SHARED, "generate_config", "Print configurations for these GPUs."),
         "holders": (OWN, "holders", "Print which processes have a GPU or MIG device open."),
         "plan": (OWN, "plan", "Print the changes that apply would make."),
         "profiles": (OWN, "profiles", "Print the MIG profiles that GPUs can have."),
-        "restore": (SHARED, "restore", "Give the GPUs the instances of a checkpoint."),
+        "restore": (SHARED, "restore", "Restore the instances of a checkpoint."),
     },
     TEXT,
 )
 model = click.option(
     "--gpu", "gpu_model", metavar="MODEL", default="",
-    help="A model of the built-in tables, such as A100-80GB, in place of this machine's GPUs.",
+    help="A model of the built-in tables, such as A100-80GB, instead of this machine's GPUs.",
 )  # fmt: skip
 
 
@@ -73,14 +73,14 @@ def plan(
 ) -> None:
     """Print the changes that apply would make to each GPU, as a picture and as a list.
 
-    GPUs that are the same are one picture. A place is a memory slice. Nothing is changed.
+    Equal GPUs share a picture. A cell is a memory slice. Nothing is changed.
 
     Example: nvct mig plan -c all-balanced --gpu H100-80GB
     """
     if count != 1 and not gpu_model:
-        raise UsageError("--count is for --gpu MODEL", hint="this machine has as many as it has")
+        raise UsageError("--count needs --gpu MODEL", hint="leave it out for this machine's GPUs")
     if count < 1:
-        raise UsageError(f"--count {count} is no number of GPUs", hint="1 or more")
+        raise UsageError(f"--count {count} is not a number of GPUs", hint="use 1 or more")
     state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
     specs = selected(lambda: state, config_file, selected_config)
     made = plans.make(state, specs, mode_only=mode_only)
@@ -109,8 +109,8 @@ def plan(
 def configs(given: object, *, config_file: str, form: str) -> None:
     """Print the configurations that the label nvidia.com/mig.config can name on this machine.
 
-    A name of the file counts more than one of the hardware, and that more than one of the built-in
-    tables. `fits`: whether this machine's GPUs can have it.
+    If names are equal, the file's configuration precedes the hardware's, and that the built-in
+    tables'. FITS says whether this machine's GPUs can have it.
     """
     state = machine_of(given).session.mig()
     found = export.configs(state, read(config_file) if config_file else "")
@@ -128,10 +128,10 @@ def configs(given: object, *, config_file: str, form: str) -> None:
 @format_option("table")
 @click.pass_obj
 def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
-    """Print the MIG profiles of this machine's GPUs, once for each model, or of a built-in table.
+    """Print the MIG profiles of this machine's GPU models, or of the built-in tables.
 
     INSTANCES is the number of instances that a GPU can have, COMPUTE and MEMORY are the slices of
-    one, STARTS AT the memory slices where one can begin.
+    an instance, STARTS AT the memory slices where it can begin.
     """
     if every:
         gpus = [tables.gpu_of(table) for table in tables.tables()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine that commands of MIG change, and the files that they read and write."""
+"""The machine that MIG commands change, and the files that they read and write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def machine_of(given: object) -> Machine:
         library = nvml_library(roots)
     except DriverNotFoundError as error:
         raise DriverNotFoundError(
-            error.message, hint="install NVIDIA's driver, or name its root in config.toml"
+            error.message, hint="install NVIDIA's driver, or set its root in config.toml"
         ) from error
     serves_a_node = os.path.exists(f"{FOLDER}/{SOCKET}")  # an agent, which offers devices
     return Machine(
@@ -49,7 +49,7 @@ def machine_of(given: object) -> Machine:
 
 @contextlib.contextmanager
 def failing(prefix: str) -> Iterator[None]:
-    """Raise a HostError with words before an error's message, as NVIDIA's program has them."""
+    """Turn errors of the block into a HostError with a prefix, as in NVIDIA's program."""
     try:
         yield
     except NvctError as error:
@@ -68,14 +68,14 @@ def read(path: str) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Replace a file, whole or not at all; HostError if it cannot be written."""
+    """Replace a file atomically; HostError if it cannot be written."""
     with OSErrorsAs(HostError, f"{path} cannot be written"):
         mode = None if os.path.exists(path) else 0o644
         files.write_atomic(path, text.encode(), mode=mode, follow=True)
 
 
 def require(**values: str) -> None:
-    """Refuse empty options by UsageError."""
+    """Raise UsageError if an option is empty."""
     missing = [name.replace("_", "-") for name, value in values.items() if not value]
     if missing:
         hint = "nvct mig configs prints the names" if "selected-config" in missing else ""
@@ -83,7 +83,7 @@ def require(**values: str) -> None:
 
 
 def hooks(path: str, env: Mapping[str, str | bool]) -> Callable[[str], None]:
-    """Return what runs the hooks of a file by their name, with the variables of this command."""
+    """Return a function that runs a hook of the file by its name, with the command's variables."""
     found: config.Hooks = {}
     if path:
         with failing("error parsing hooks file"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Program `nvidia-mig-parted`: MIG by NVIDIA's command line; errors as its log writes them."""
+"""Program `nvidia-mig-parted`: MIG by NVIDIA's command line; errors are lines of its log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nvct.cli.mig.commands import PARTED as PROGRAM
 from nvct.errors import NvctError, unexpected
 from nvct.version import __version__
 
-INCUMBENT = "0.15.0"  # The version of NVIDIA's program; this one takes its options
+INCUMBENT = "0.15.0"  # The version of NVIDIA's program whose options this one takes
 
 
 @click.group(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as pictures: a line of memory slices, and what lies in them."""
+"""GPUs as pictures: a line of memory slices, with the instances in them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from nvct.host.nvml.mig_model import CreateCompute, DestroyCompute, MigGpu, SetM
 from nvct.mig import plan as changes
 from nvct.mig.layout import COMPUTE_SLICES, Layout, Part, device_name, layout_of
 
-WIDTH, NARROW = 10, 8  # Columns of a memory slice: usually, and on a terminal of 80 columns
+WIDTH, NARROW = 10, 8  # Columns of a memory slice: as a rule, and on a terminal of 80 columns
 LINE = 10 + 8 * WIDTH + 1  # Columns of the longest line of a picture
 GIGABYTES = re.compile(r"\.\d+gb")
 COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
 def console() -> Console:
-    """Return the console; without a terminal its lines are not broken."""
+    """Return the console; its lines are wrapped only on a terminal."""
     plain = bool(os.environ.get("NO_COLOR"))  # rich would still write bold and dim
     made = Console(highlight=False, soft_wrap=True, color_system=None if plain else "auto")
     if not made.is_terminal:
@@ -30,7 +30,7 @@ def console() -> Console:
 
 
 def slice_width(out: Console) -> int:
-    """Return the columns of a memory slice that fit."""
+    """Return how many columns a memory slice gets on this console."""
     return WIDTH if out.width >= LINE else NARROW
 
 
@@ -46,7 +46,7 @@ def layout_line(gpu: MigGpu, layout: Layout, width: int = WIDTH) -> Text:
         line.append(_free(part.placement.start - at, width))
         cells = part.placement.size * width - 1
         label = _label(gpu, part)
-        if len(label) > cells:  # without its memory: the list has the whole name
+        if len(label) > cells:  # the list below has the whole name
             label = GIGABYTES.sub("", label)[:cells]
         line.append(label.center(cells), style=_color(gpu, part))
         line.append("|")
@@ -62,7 +62,7 @@ def memory_slices(gpu: MigGpu) -> int:
 
 
 def profiles_rows(gpus: Iterable[MigGpu]) -> list[tuple[str, ...]]:
-    """Return a table of the profiles of GPUs, a row for each profile, with its header."""
+    """Return a table of the GPUs' profiles: a header, and a row for each profile."""
     table = [("GPU", "PROFILE", "INSTANCES", "COMPUTE", "MEMORY", "STARTS AT")]
     for gpu in gpus:
         for profile in sorted(gpu.profiles, key=lambda each: (each.slices, each.limit, each.name)):
@@ -77,17 +77,20 @@ def profiles_rows(gpus: Iterable[MigGpu]) -> list[tuple[str, ...]]:
 
 
 def plan_lines(gpu: MigGpu, layout: Layout | None, width: int = WIDTH) -> list[Text]:
-    """Return the lines about a GPU: what it has, and what it gets; None if it stays as it is."""
+    """Return the lines about a GPU: its layout now and then, and the changes.
+
+    A `layout` of None means that the GPU does not change.
+    """
     now = Text("  now     ") + layout_line(gpu, layout_of(gpu), width)
     if layout is None:
-        return [now, Text("  stays as it is")]
+        return [now, Text("  does not change")]
     then = Text("  then    ") + layout_line(gpu, layout, width)
     changes_of = [Text("         ") + line for line in change_lines(gpu, layout)]
     return [now, then, *changes_of]
 
 
 def numbers(indices: Sequence[int]) -> str:
-    """Return sorted numbers as a person writes them, such as 0-2, 4."""
+    """Return sorted numbers as text with ranges, such as 0-2, 4."""
     runs: list[list[int]] = []
     for index in indices:
         if runs and index == runs[-1][-1] + 1:
@@ -98,7 +101,7 @@ def numbers(indices: Sequence[int]) -> str:
 
 
 def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
-    """Return what happens to each MIG device and to the mode: keep, destroy, create."""
+    """Return lines about the MIG devices to keep, destroy and create, and a change of the mode."""
     steps = changes.steps(gpu, layout)
     destroyed = {(s.gi, s.ci) for s in steps if isinstance(s, DestroyCompute)}
     profiles = {profile.kind: profile for profile in gpu.profiles}

@@ -171,7 +171,7 @@ def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
 @click.command(cls=GoStyle)
 @click.argument("engines", nargs=-1, metavar="[ENGINE]...")
 @click.option("--runtime", "engine", metavar="ENGINE", help="The same as the argument ENGINE.")
-@click.option("--config", help="The engine's main file, where it is not the usual one.")
+@click.option("--config", help="The engine's main file, if it is not the usual one.")
 @click.option("--remove", is_flag=True,
               help="Also remove handlers that nvct did not register.")  # fmt: skip
 @runtime_engine.RELOAD
@@ -185,9 +185,9 @@ def undo(
     reload_mode: str,
     state_dir: str | None,
 ) -> None:
-    """Restore the engines' files from before configure: of all engines, or those named.
+    """Restore the files of all engines, or of those named, as they were before configure.
 
-    If others changed a file since, only our part is removed from it.
+    If another program changed a file since then, only nvct's part is removed from it.
 
     Example: nvct runtime undo docker
     """
@@ -206,7 +206,7 @@ def undo(
         if not recorded and not errors:
             hint = "; --remove removes its handlers nevertheless" if name else ""
             if os.geteuid() and not state_dir:
-                hint += "; what root has configured, root can undo: use sudo"
+                hint += "; use sudo to undo what root configured"
             target = name or "any engine"
             say(f"nothing to undo: {journal.folder} has no record of {target}{hint}")
     raise_first(errors)

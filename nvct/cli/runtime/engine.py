@@ -46,7 +46,7 @@ def engines() -> list[Engine]:
 
 
 def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
-    """Return the engine that a command line selects among those of this host, None without one.
+    """Return the engine of this host that a command line selects, None if there is none.
 
     UsageError if several engines of this kind run, and there is no --config; EngineError, after
     advice is printed, if the engine's files must not be edited.
@@ -66,14 +66,14 @@ def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> E
     if len(running) > 1:
         files = ", ".join(each.edit or each.config for each in running)
         raise UsageError(
-            f"{len(running)} of {engine} run here", hint=f"name one by --config: {files}"
+            f"{len(running)} daemons of {engine} run here", hint=f"choose by --config: {files}"
         )
     candidates = running or editable or every
     return _allowed(candidates[0]) if candidates else None
 
 
 def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> EngineOptions:
-    """Return the options with the files that a detected engine really reads."""
+    """Return the options with the files that a detected engine reads."""
     return replace(
         of_version(options, detected),
         config=detected.edit or detected.config or options.config,
@@ -131,7 +131,7 @@ def recorded(
 def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | None:
     """Return the engine among these that reads the files of the options, None if there is none.
 
-    Never an engine of another user or file system, as its program and socket would be used.
+    Engines of another user or file system are left out: their program and socket would be used.
     """
     for detected in host_engines:
         reads_config = options.config in (detected.config, detected.edit)
@@ -141,7 +141,7 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 
 
 def bare(engine: str, config: str | None) -> EngineOptions:
-    """Return the default options of an engine, to remove them."""
+    """Return an engine's default options, for their removal from its files."""
     modules.of(engine)
     handlers = modules.handlers(modules.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
@@ -157,7 +157,7 @@ def _allowed(detected: Engine) -> Engine:
         )
         raise EngineError(
             f"{engine_name} is not configured by its file {detected.config}",
-            hint="do what is said above" if detected.advice else "see nvct runtime status",
+            hint="follow the advice above" if detected.advice else "see nvct runtime status",
         )
     return detected
 

@@ -33,6 +33,7 @@ HOOK_PATH = f"/usr/bin/{paths.RUNTIME_HOOK_PROGRAM}"
 CDI_PREFIX = "cdi.k8s.io/"
 MODES = {"": "file", "config-file": "file", "config": "file", "oci-hook": "hook", "hook": "hook"}
 VARIANTS_PACKAGE = "nvct-operator-extensions"
+MISSING = "{} does not exist: containers with this runtime will not start"
 STATE_DIR = paths.STATE_DIR
 STATE_DIR_OPTION = click.option(
     "--state-dir", envvar="NVCT_STATE_DIR",
@@ -53,11 +54,10 @@ class Invocation:
 nvct_options = all_of(
     words("--cdi-spec-dir", "spec_dirs", text="Folder for the engine to read CDI specs from."),
     words("--container-annotation", "container_annotations",
-          text="Pattern of annotations that containerd hands on to the runtime."),
-    words("--pod-annotation", "pod_annotations", text="The same, of pods."),
+          text="Pattern of annotations that containerd passes to the runtime."),
+    words("--pod-annotation", "pod_annotations", text="The same, for annotations of pods."),
     click.option("--hooks-dir", default="",
-                 help="Folder of hook files to name besides those that are read "
-                 "(crio, podman)."),
+                 help="A further folder of hook files for the engine (crio, podman)."),
 )  # fmt: skip
 """Options that nvidia-ctk does not have."""
 configure_options = all_of(
@@ -115,7 +115,7 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
     warnings.extend(detected.advice if detected else ())
     program = options.executable or modules.PROGRAM[name]
     if all_variants and not (detected or values["config"] or shutil.which(program)):
-        notes.append(f"{name} is not seen here: {program} is not on PATH, and does not run")
+        notes.append(f"{name} was not found here: {program} is not on PATH, and does not run")
     for text in warnings:
         say(f"warning: {text}")
     for text in notes:
@@ -133,11 +133,11 @@ def _engine_options(
     drop_in = modules.drop_in(engine, values["drop_in"])
     cdi = values["cdi"]
     if cdi and engine in ("crio", "podman"):
-        warnings.append(f"ignoring --cdi.enabled: {engine} has CDI on always")
+        warnings.append(f"ignoring --cdi.enabled: CDI is always on in {engine}")
         cdi = False
     is_unchecked = not all_variants and engine != "docker" and values["path"] == SHIM
     if is_unchecked and not os.path.exists(handlers[0].path):
-        warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
+        warnings.append(MISSING.format(handlers[0].path))
     program = executable or shutil.which(modules.PROGRAM[engine]) or modules.PROGRAM[engine]
     return EngineOptions(
         engine=engine,
@@ -162,7 +162,7 @@ def _annotation_patterns(warnings: list[str]) -> tuple[str, ...]:
     try:
         prefixes = settings_in_force().annotation_prefixes
     except ConfigError as error:
-        warnings.append(f"annotation-prefixes are not known: {error.message}")
+        warnings.append(f"the annotation-prefixes are unknown: {error.message}")
         return ()
     return tuple(f"{prefix}*" for prefix in prefixes if prefix != CDI_PREFIX)
 
@@ -186,7 +186,7 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
     has_annotations = bool(extended.container_annotations or extended.pod_annotations)
     if has_annotations and extended.engine != "containerd":
         raise UsageError(
-            f"{extended.engine} has no annotations to hand on",
+            f"{extended.engine} has no setting that passes annotations on",
             hint="leave --container-annotation and --pod-annotation out",
         )
     return extended
@@ -209,8 +209,8 @@ def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tupl
 def own_folder() -> str:
     """Return the folder of nvct's programs, "" if it is not known.
 
-    It is the folder of the running program, else that of its Python or of nvct on PATH: NVIDIA's
-    programs have the same names, except nvct.
+    It is the folder of the running program, else that of its Python or of nvct on PATH if nvct is
+    in it: the other programs have NVIDIA's names.
     """
     programs = (sys.argv[0], sys.executable, shutil.which("nvct") or "")
     running, *folders = (os.path.dirname(os.path.abspath(program)) for program in programs)
@@ -222,8 +222,8 @@ def own_folder() -> str:
 def _shim_path(*, every: bool, is_default_file: bool) -> str:
     """Return the path of the runtime to register: beside nvct, or on PATH.
 
-    nvidia-ctk registers the runtime in /usr/bin without a check; in the default file of an engine
-    of this host (`is_default_file`) only if it exists.
+    The one beside nvct comes first with `every` (nvct). Without (nvidia-ctk), it is the one in
+    /usr/bin; only in an engine's default file, another one if that is missing.
     """
     own = f"{own_folder()}/{SHIM}" if own_folder() else SHIM_PATH
     nearby = [own, os.path.abspath(shutil.which(SHIM) or SHIM_PATH)]
@@ -242,13 +242,12 @@ def _runnable(
     """
     installed = tuple(handler for handler in handlers if os.access(handler.path, os.X_OK))
     if handlers[0] not in installed:
-        warnings.append(f"{handlers[0].path} is not there: containers with it will not start")
+        warnings.append(MISSING.format(handlers[0].path))
         return handlers
     if installed != handlers:
         names = " and ".join(handler.name for handler in handlers if handler not in installed)
         notes.append(
-            f"without {names}: the programs of these RuntimeClasses are in the package"
-            f" {VARIANTS_PACKAGE}"
+            f"not registered: {names}; their programs are in the package {VARIANTS_PACKAGE}"
         )
     return installed
 
@@ -256,7 +255,7 @@ def _runnable(
 def _source(engine: str, values: Mapping[str, Any], warnings: list[str]) -> tuple[str, str]:
     source, executable = values["source"], values["executable"]
     if source not in ("file", "command"):
-        raise UsageError(f"unrecognized config source: {source!r}", hint="file or command")
+        raise UsageError(f"unrecognized config source: {source!r}", hint="use file or command")
     if engine in ("docker", "podman"):
         if executable:
             warnings.append(f'ignoring executable-path="{executable}" flag for {engine}')

@@ -28,7 +28,7 @@ from nvct.host.roots import Roots
 
 FORMAT = format_option("table")
 NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
-ANSWERS = {True: "on", False: "off", None: "as its version has it"}
+ANSWERS = {True: "on", False: "off", None: "its version's default"}
 VERDICTS = {"ok": "no", "unknown": "unknown", "note": "no", "warning": "yes", "error": "yes"}
 NAMES = {"handlers": "runtimes", "spec_dirs": "specDirs"}  # of a State, in JSON
 HOLDS = {"yes": True, "no": False, "unknown": None}
@@ -37,7 +37,7 @@ HOLDS = {"yes": True, "no": False, "unknown": None}
 @click.command("list", cls=GoStyle)
 @FORMAT
 def list_(*, form: str) -> None:
-    """List the engines of this host, running or not, and the file that each really reads.
+    """List the engines of this host, running or not, and the file that each one reads.
 
     Example: nvct runtime list --format=json
     """
@@ -141,7 +141,7 @@ def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
             text += f"; {len(running.devices)} CDI device{'s' if len(running.devices) > 1 else ''}"
         yield "running", f"{text} (by {running.by})"
     elif running and running.problem:
-        yield "running", f"{running.problem}; the lines above are by its files"
+        yield "running", f"{running.problem}; the lines above are from its files"
     for text in engine_status.differences:
         yield "problem", text
 
@@ -208,9 +208,9 @@ def causes(findings: list[Finding], cause: Finding | None) -> str:
         lines += [f"{command_of(cause)} fails here: {cause.evidence}", f"  do: {cause.remedy}"]
     else:
         open_ones = [finding for finding in findings if finding.severity == "unknown"]
-        lines.append("docker run --gpus: nothing is in its way")
+        lines.append("docker run --gpus: no cause of a failure found")
         if open_ones:
-            lines[0] += " that can be seen"
+            lines[0] += ", but not all could be checked"
         for one in open_ones:
             hint = f" ({one.remedy})" if one.remedy else ""
             lines.append(f"  unknown: {one.evidence}{hint}")

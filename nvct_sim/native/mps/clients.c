@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Clients: each may allocate as much as its server's limit and its own variable allow, of which the
- * smaller counts. The daemon's default is that of servers to come. Without -M, those of another user wait until there are none.
+ * Clients. Each may allocate as much as the smaller of its server's limit and its own variable
+ * allows. The daemon's default applies to servers that start later. Without -M, clients of another
+ * user wait until there are no others.
  */
 #include <poll.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ int run_client(int daemon, const char *amount)
     return 0;
 }
 
-/* Tell a client what it has got. */
+/* Answer a client with the memory that it has got. */
 static void answer(int i, bool is_multi_user)
 {
     char limit[64] = "no limit";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon's commands: limits of clients to come, servers, quit.
+ * The daemon's commands: limits of future clients, servers, quit.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static pid_t servers[MAX_SERVERS];
 static unsigned long long server_limits_mib[MAX_SERVERS][MAX_DEVICES]; /* from its start on */
 static uid_t clients_uid;
 
-/* The number at the start of a text; strtoull of newer C libraries is a new symbol. */
+/* Parse the number at the start of a text. Newer C libraries have strtoull under a new symbol. */
 static const char *parse_number(const char *text, unsigned long long *out)
 {
     for (*out = 0; *text >= '0' && *text <= '9' && *out < 1ULL << 40; text++)
@@ -55,8 +55,8 @@ static void set_limit(const char *device, const char *value, FILE *out)
         limits_mib[index] = mib;
 }
 
-/* Whole units only, as in the real program: 3840M is shown as 3G; nothing where there is no limit
- * (driver 580). */
+/* Print whole units only, like the real program of driver 580: 3840M as 3G, nothing without a
+ * limit. */
 static void show_limit(const char *device, FILE *out)
 {
     unsigned index = 0;
@@ -78,7 +78,7 @@ static void set_percentage(const char *value, FILE *out)
         fprintf(out, "%.1f\n", percentage = n);
 }
 
-/* A process that does nothing, and ends with the daemon. */
+/* Start a process that does nothing, and ends with the daemon. */
 static void start_server(void)
 {
     pid_t daemon = getpid();

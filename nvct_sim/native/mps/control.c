@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A stand-in for nvidia-cuda-mps-control: with -d or -f the daemon, else what sends it the commands
- * of standard input and prints the answers. With --sim-client it stands for a CUDA program.
+ * A stand-in for nvidia-cuda-mps-control: with -d or -f the daemon, else a client that sends it the
+ * commands of standard input and prints the answers. With --sim-client it stands for a CUDA program.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ int main(int argc, char **argv)
         printf("usage: nvidia-cuda-mps-control [-d | -f] [-M]\n");
         return 1;
     }
-    if (chdir(folder) != 0) { /* a socket's path may have 107 bytes only */
+    if (chdir(folder) != 0) { /* a socket's path has at most 107 bytes */
         printf(is_daemon ? "Failed to open the pipe directory %s: %s\n"
                          : "Cannot find MPS control daemon process\n",
                folder, strerror(errno));

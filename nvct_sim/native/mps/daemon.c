@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The daemon: one for a pipe directory, one connection at a time; those of clients stay.
+ * The daemon: one per pipe directory. It serves one connection at a time; those of clients stay open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +45,7 @@ static bool answer(int client, bool is_multi_user)
         return false;
     }
     bool ends = run_commands(text, out);
-    if (ends) { /* before the client has its answer: no other one finds a daemon that ends */
+    if (ends) { /* before the answer, so that no other client finds a daemon that ends */
         unlink(CONTROL_SOCKET);
         unlink(PID_FILE);
     }
@@ -53,7 +53,7 @@ static bool answer(int client, bool is_multi_user)
     return ends;
 }
 
-/* Take the pipe directory; the lock ends with the process, whatever ends that. */
+/* Lock the pipe directory; the lock ends with the process, even after a kill. */
 static int take(void)
 {
     int lock = open(PID_FILE, O_RDWR | O_CREAT | O_CLOEXEC, 0644);

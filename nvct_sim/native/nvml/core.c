@@ -56,14 +56,14 @@ static int find_library_file(struct dl_phdr_info *info, size_t size, void *arg)
     return 0;
 }
 
-/* Set library_version from the name of the file at path: its own, or that of the same file beside
- * it, as a mount may have a name without a version. */
+/* Set library_version from the file's name at path, or, because a mount's name may have no version,
+ * from another name of the same file in its folder. */
 static nvmlReturn_t find_version(const char *path)
 {
     static const char stem[] = "libnvidia-ml.so.";
     const char *base = strrchr(path, '/') + 1;
     char beside[PATH_MAX + NAME_MAX + 2];
-    struct statx own, other; /* stat is of glibc 2.33 */
+    struct statx own, other; /* stat is a symbol of glibc 2.33 */
     if (strncmp(base, stem, sizeof(stem) - 1) != 0 || statx(AT_FDCWD, path, 0, STATX_INO, &own) != 0)
         return NVML_ERROR_UNKNOWN;
     snprintf(library_version, sizeof(library_version), "%s", base + sizeof(stem) - 1);
@@ -192,7 +192,7 @@ nvmlReturn_t set_handle(struct handle **out, enum kind kind, unsigned gpu, unsig
     return NVML_SUCCESS;
 }
 
-/* A caller may pass any pointer; only a pointer to a used entry of the table is read. */
+/* A caller can pass any pointer; only a pointer to a used entry of the table is read. */
 static bool is_handle(const struct handle *handle)
 {
     return handle >= handles && handle < handles + n_handles &&

@@ -91,7 +91,7 @@ API nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, u
     return read_text(device, offsetof(struct gpu, vbios), version, length);
 }
 
-/* A number in struct gpu. */
+/* Read a number from struct gpu. */
 static nvmlReturn_t read_member(nvmlDevice_t device, enum accept accept, size_t offset,
                                 unsigned *out)
 {

@@ -90,7 +90,7 @@ static nvmlReturn_t read_retiring_pending(const struct gpu *gpu, unsigned argume
     return read_retiring(gpu, (unsigned)metric_or(gpu, RETIRED_PENDING, 0), out);
 }
 
-/* The number of pages by cause, which is 1 for double bit errors; their addresses are made up. */
+/* The number of pages by cause, where 1 is a double bit error; their addresses are invented. */
 static nvmlReturn_t read_retired(const struct gpu *gpu, unsigned cause, unsigned *out)
 {
     return read_retiring(gpu, (unsigned)metric_or(gpu, cause ? RETIRED_DBE : RETIRED_SBE, 0), out);

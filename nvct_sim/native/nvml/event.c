@@ -14,7 +14,7 @@
 
 enum {
     POLL_MS = 10,
-    WATCH_MS = 1000, /* at most between two looks at the state though nothing tells of a change */
+    WATCH_MS = 1000, /* longest time between two reads of the state, even without a sign of a change */
     EVENT_XID = 0x8,
     SUPPORTED_EVENTS = 0x1 | 0x2 | 0x8 | 0x10 | 0x100, /* ECC, XID, clock, MIG configuration */
     ALL_EVENTS = 0xFF9F,
@@ -24,7 +24,7 @@ struct event_set {
     unsigned long long types[MAX_GPUS]; /* in the order of `gpus` */
     unsigned gpus[MAX_GPUS];
     unsigned n;
-    unsigned long long last_seq; /* of the events that it has delivered or passed over */
+    unsigned long long last_seq; /* of the delivered or skipped events */
     struct event_set *next;
 };
 

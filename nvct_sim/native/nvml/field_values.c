@@ -36,7 +36,7 @@ static nvmlReturn_t read_links(const struct gpu *gpu, unsigned argument, unsigne
     return read_constant(gpu, gpu->n_links, out);
 }
 
-/* HBM has a sensor, other memory has none. */
+/* Only HBM has a sensor. */
 static nvmlReturn_t read_memory_temperature(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     enum { HBM_BITS = 3072, WARMER = 4 };
@@ -111,7 +111,7 @@ static nvmlReturn_t read_field32(nvmlDevice_t device, unsigned field, unsigned *
     }
 }
 
-/* A metric of 64 bits; `scope` is a link or all of them, for bytes that links carried. */
+/* A metric of 64 bits; for the bytes of NVLinks, `scope` is a link or all links. */
 static nvmlReturn_t read_metric(nvmlDevice_t device, enum metric metric, unsigned scope,
                                 unsigned long long *out)
 {
@@ -131,7 +131,7 @@ static nvmlReturn_t read_metric(nvmlDevice_t device, enum metric metric, unsigne
     return finish(NVML_SUCCESS);
 }
 
-/* Return METRICS if there is none for the field. */
+/* Return METRICS if the field has no metric. */
 static enum metric metric_of(unsigned field)
 {
     switch (field) {

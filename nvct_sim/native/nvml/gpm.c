@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * GPU performance metrics (GPM), which GPUs have since Hopper. Two samples give the metrics between
- * them; here they are those of the state at the end. A MIG instance has those of its GPU.
+ * GPU performance metrics (GPM), which GPUs have since Hopper. NVML computes them between two
+ * samples; here they come from the state at the second one. A MIG instance has its GPU's metrics.
  */
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * More values that monitoring reads, as of an idle GPU: sessions, accounting, fans, supported
+ * More values that monitoring reads, those of an idle GPU: sessions, accounting, fans, supported
  * clocks.
  */
 #include "simulation.h"
@@ -102,7 +102,7 @@ API nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, unsigne
     return read_number(device, read_max_clock, kind, out);
 }
 
-/* --- application clocks: one of the memory, for graphics one every 15 MHz ----------------- */
+/* --- application clocks: one for the memory, one every 15 MHz for graphics ---------------- */
 
 static nvmlReturn_t read_selectable_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {

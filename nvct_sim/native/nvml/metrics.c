@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counters and measured values of a GPU that a rehearsal of failures sets, with their keys.
+ * Counters and measured values of a GPU that scripts set to rehearse failures, with their keys.
  */
 #include <string.h>
 
 #include "simulation.h"
 
-/* In the order of `enum metric`. Clocks in MHz, power in milliwatts, energy in millijoules at a time
- * in microseconds since 1970, PCIe in KB/s, NVLink in KiB since the start, violations in
- * nanoseconds, what is active in per cent, `hang` in milliseconds since 1970. */
+/* In the order of `enum metric`. Units: clocks in MHz, power in milliwatts, energy in millijoules,
+ * its time in microseconds since 1970, PCIe in KB/s, NVLink in KiB since the start, violations in
+ * nanoseconds, activity in per cent, `hang` in milliseconds since 1970. */
 static const char *const keys[METRICS] = {
     "ecc_corrected", "ecc_uncorrected", "ecc_corrected_total", "ecc_uncorrected_total",
     "remapped_corrected", "remapped_uncorrected", "remap_pending", "remap_failed",

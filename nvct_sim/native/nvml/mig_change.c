@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Switches MIG mode, creates and destroys GPU instances. A change is one edit of the state file
- * and the files of mig_files.c. Files are created before the edit and removed after it, so that
- * the state never names an instance without files.
+ * Switches MIG mode, creates and destroys GPU instances. A change edits the state file once, and
+ * the files of mig_files.c. Files are created before the edit and removed after it, so that the
+ * state never names an instance without files.
  */
 #include "simulation.h"
 
@@ -24,7 +24,7 @@ static nvmlReturn_t edit_mode(struct snapshot *s, struct text *text, void *arg)
                                      : text_set(text, &gpu, "mig", change->on ? "1" : "0");
 }
 
-/* Why a mode is only pending: a process uses the GPU, or the GPU must be reset first. */
+/* Return why a mode stays pending: a process uses the GPU, or the GPU must be reset first. */
 static nvmlReturn_t hindrance(const struct snapshot *s, const struct gpu *gpu)
 {
     for (unsigned i = 0; i < s->n_processes; i++)

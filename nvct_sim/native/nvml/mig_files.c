@@ -37,7 +37,7 @@ static void cap_node(const struct snapshot *s, unsigned minor, char *out, size_t
     snprintf(out, size, "%s/dev/nvidia-caps/nvidia-cap%u", s->tree, minor);
 }
 
-/* mkdir -p below the tree. The tree itself must exist: a container does not see it. */
+/* mkdir -p below the tree. The tree itself must exist, which is not so in a container. */
 static nvmlReturn_t make_directories(const struct snapshot *s, char *path)
 {
     for (char *p = path + strlen(s->tree) + 1; *p; p++) {
@@ -63,7 +63,7 @@ static nvmlReturn_t write_file(const char *path, const char *content, mode_t mod
     return n == (ssize_t)strlen(content) ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
 }
 
-/* A node of plain files has no device nodes in its dev, and gets none. */
+/* A node with plain files as device nodes gets no real ones. */
 static bool has_real_nodes(const struct snapshot *s)
 {
     char path[PATH_MAX + 128];
@@ -73,7 +73,7 @@ static bool has_real_nodes(const struct snapshot *s)
            S_ISCHR(status.stx_mode);
 }
 
-/* mknodat of glibc 2.33 is a new symbol, so this is the system call. Its device number has 32
+/* Uses the system call, because mknodat is a new symbol in glibc 2.33. Its device number has 32
  * bits. */
 static nvmlReturn_t make_node(const char *path, unsigned major, unsigned minor)
 {

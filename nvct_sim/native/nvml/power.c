@@ -5,7 +5,7 @@
 
 #include "simulation.h"
 
-/* A vGPU has no power and temperature of its board. */
+/* A vGPU reports no power and temperature of its board. */
 static nvmlReturn_t read_limit(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     (void)argument;
@@ -79,7 +79,7 @@ API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsign
     unsigned milliwatts;
     if (read_power(t.gpu, 0, &milliwatts))
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    /* Millijoules: those up to a time, which a change of the power sets, and those since. */
+    /* Millijoules: those until ENERGY_AT, which a change of the power sets, and those since then. */
     const unsigned long long period = 1000000000000ULL, now = now_us();
     unsigned long long since = metric_or(t.gpu, ENERGY_AT, now / period * period);
     *out = metric_or(t.gpu, ENERGY, 0);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The processes that use a GPU or a MIG device, their memory and their part of its time.
+ * The processes that use a GPU or a MIG device, their memory and their share of its time.
  */
 #include "simulation.h"
 
-/* Whether a process is one of the device that a handle refers to. */
+/* Whether a process uses the device of a handle. */
 static bool is_on(const struct process *process, const struct target *t)
 {
     if (process->gpu != t->gpu->index)
@@ -12,7 +12,7 @@ static bool is_on(const struct process *process, const struct target *t)
     return !t->gi || (process->gi == t->gi->id && (process->ci == t->ci->id || process->ci == NO_ID));
 }
 
-/* Fill items of one of the two layouts; as NVML, tell the number if there is no room. */
+/* Fill items of one of the two layouts; like NVML, return the count if the array is too small. */
 static nvmlReturn_t list_processes(nvmlDevice_t device, bool graphics, bool with_instance,
                                    unsigned *count, void *items)
 {
@@ -55,7 +55,7 @@ EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses)
 EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2)
 EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3)
 
-/* As the real driver: "not found" if no process has a sample since that time, and not in MIG mode. */
+/* Like the real driver: "not found" without a sample since that time; not supported in MIG mode. */
 API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                  nvmlProcessUtilizationSample_t *samples,
                                                  unsigned *count, unsigned long long since)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Resets a GPU, for the simulated nvidia-smi; NVML has no function for it. What a reset changes is
- * as in nvct_sim/node_changes.py.
+ * Resets a GPU, for the simulated nvidia-smi; NVML has no function for that. A reset changes the same
+ * fields as in nvct_sim/node_changes.py.
  */
 #include <stdio.h>
 

@@ -14,7 +14,7 @@ unsigned compute_slices(unsigned profile)
     return profile < sizeof(compute_profile_slices) ? compute_profile_slices[profile] : 0;
 }
 
-/* An upper limit for a damaged state, since callers count up to it; no GPU has more. */
+/* Limits the slices of a damaged state, because callers count up to them; no GPU has more. */
 enum { MAX_SLICES = 8 };
 
 /* The compute slices of a GPU are those of its largest profile. */

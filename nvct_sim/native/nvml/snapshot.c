@@ -87,7 +87,7 @@ static bool parse_record(struct snapshot *s, const char *line)
     return true;
 }
 
-/* Without a number in the state, a GPU's used memory is that of its processes and the driver. */
+/* Compute the used memory of GPUs without a number in the state: that of processes and driver. */
 static void add_process_memory(struct snapshot *s)
 {
     for (unsigned i = 0; i < s->n_processes; i++)

@@ -76,7 +76,7 @@ int state_descriptor(void)
     return state_fd;
 }
 
-/* The file in the node's tree: that in an overlay or a container tells of no change. */
+/* Watch the file in the node's tree, because inotify sees no change in an overlay or a container. */
 int state_watch(const char *tree)
 {
     char path[PATH_MAX + 16];
@@ -151,8 +151,8 @@ static nvmlReturn_t bump_generation(struct text *text, unsigned long generation)
     return text_append(text, "end\t%lu\n", generation);
 }
 
-/* If the driver is at /, the file is in a read-only overlay; then the file in the node's tree is
- * opened. A container does not see the tree. */
+/* If the driver is at /, the file is in a read-only overlay, so the file in the node's tree is opened.
+ * A container does not see the tree. */
 static int open_to_write(struct snapshot *now)
 {
     char path[PATH_MAX + 16];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values that monitoring reads: links, utilization, fabric, firmware. They come from
- * the state; others are those of an idle GPU of the generation.
+ * Values that monitoring reads: links, utilization, fabric, firmware. They come from the state, or
+ * else are those of an idle GPU of the generation.
  */
 #include <string.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ nvmlReturn_t read_generation(const struct gpu *gpu, unsigned argument, unsigned 
     return NVML_SUCCESS;
 }
 
-/* The most that the slot and the GPU can do together. */
+/* The highest generation that both slot and GPU support. */
 static nvmlReturn_t read_slot(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     unsigned of_gpu, of_slot;

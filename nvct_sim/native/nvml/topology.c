@@ -62,7 +62,7 @@ API nvmlReturn_t nvmlDeviceOnSameBoard(nvmlDevice_t device1, nvmlDevice_t device
     return result || same ? result : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* Return the handles for which there is room, and in the count the number of all. */
+/* Return as many handles as there is room for, and the total number in the count. */
 static nvmlReturn_t list_gpus(struct snapshot *s, unsigned *count, nvmlDevice_t *devices,
                               bool (*matches)(const struct gpu *gpu, const void *arg),
                               const void *arg)
@@ -120,7 +120,7 @@ static nvmlReturn_t begin_link(nvmlDevice_t device, unsigned link, struct target
     return link < target->gpu->n_links ? NVML_SUCCESS : finish(NVML_ERROR_INVALID_ARGUMENT);
 }
 
-/* A link is up while its peer is on the bus. `linksdown` says how many of the first are not. */
+/* A link is up while its peer is on the bus, except for the first `linksdown` links. */
 static bool is_up(struct snapshot *s, const struct gpu *gpu, unsigned link)
 {
     if (link < metric_or(gpu, NVLINKS_DOWN, 0))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Functions of NVML that are not simulated. They exist because a missing symbol would end a
- * program that binds lazily, and return "not supported". All of them take their arguments in
- * registers, which a function without parameters does not change.
+ * Functions of NVML that are not simulated: they return "not supported". They exist because a missing
+ * symbol would end a program that binds lazily. All of them take their arguments in registers, which
+ * a function without parameters does not change.
  */
 #include "simulation.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nvidia-smi -c: how many processes may use a GPU at once. compute-policy: in which turns.
+ * nvidia-smi -c: how many processes may use a GPU at once. compute-policy: their time slices.
  */
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +37,7 @@ int set_compute_mode(const struct gpu_list *list, const char *ids, const char *m
     return EXIT_DONE;
 }
 
-/* Nothing runs on a simulated GPU: the number is checked, and has no effect. */
+/* The number is checked, but has no effect, because nothing runs on a simulated GPU. */
 int set_time_slice(const struct gpu_list *list, const char *ids, const char *number)
 {
     unsigned slice = 0;

@@ -9,8 +9,8 @@
 
 enum { MAX_LINKS = 18, SET_WORDS = 16, WORD_BITS = 64 };
 
-/* Count the NVLinks from a GPU to a peer: direct ones, and all links to switches if both have
- * such. */
+/* Count the NVLinks from a GPU to a peer: direct ones, and all links to switches if both GPUs have
+ * links to switches. */
 static unsigned links_between(const struct gpu_entry *gpu, const struct gpu_entry *peer)
 {
     enum { GPU = 0, SWITCH = 2 };

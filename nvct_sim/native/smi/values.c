@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One table of the values that nvidia-smi has of a GPU, by the names of --query-gpu: how NVML is
- * asked for each, and how the answer is printed. query.c, report.c and table.c show them.
+ * A table of nvidia-smi's values of a GPU, by the names of --query-gpu: which NVML function returns
+ * each, and how it is printed. query.c, report.c and table.c show them.
  */
 #include <stdio.h>
 #include <string.h>
@@ -366,13 +366,13 @@ const char *field_name(const char *name, const char **unit)
     return field->name;
 }
 
-/* Write a field's value without its unit, nothing where the GPU has none. */
+/* Write a field's value without its unit, or nothing if the GPU has none. */
 void write_bare(const struct gpu_entry *gpu, const char *name, char *out, size_t size)
 {
     write_field(gpu, find_field(name), out, size);
 }
 
-/* The same with its unit, and "N/A". */
+/* Write a field's value with its unit, or "N/A" if the GPU has none. */
 void write_value(const struct gpu_entry *gpu, const char *name, char *out, size_t size)
 {
     const struct field *field = find_field(name);

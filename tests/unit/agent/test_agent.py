@@ -328,7 +328,7 @@ async def test_the_driver_is_released_and_taken_again_by_commands(
         await until(lambda: made.status.part == part)
         released = await asyncio.to_thread(command, "release", "--limit=1")
         assert released[0] == 0
-        assert "this ends by itself in 1 min" in released[1]
+        assert "the release ends after 1 min" in released[1]
         nvml = made.status.document()["nvml"]
         assert nvml == {
             "state": "released",

@@ -171,8 +171,7 @@ def test_output_that_does_not_fit_is_a_sentence() -> None:
 
     assert done.returncode == 1
     assert done.stderr == (
-        "nvct: the output cannot be written: No space left on device; "
-        "make room where it goes [host]\n"
+        "nvct: the output cannot be written: No space left on device; free space for it [host]\n"
     )
 
 

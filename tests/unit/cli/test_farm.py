@@ -50,7 +50,7 @@ def test_gc_prints_what_it_removes(lab: Lab) -> None:
     os.unlink(f"{view}/lib64/libcuda.so.1")
 
     dry = run(lab, "gc", "--dry-run")
-    assert (dry.stdout, dry.stderr) == (f"{view}\n", "1 view would go\n")
+    assert (dry.stdout, dry.stderr) == (f"{view}\n", "1 view would be removed\n")
     assert os.path.isdir(view)
     assert run(lab, "gc").stdout == f"{view}\n"
     assert not os.path.exists(view)
@@ -69,5 +69,5 @@ def test_verify_reports_differences_by_status_1(lab: Lab) -> None:
     problem = f"{view}/lib64/libcuda.so.1: the link is missing"
     assert json.loads(shown.stdout) == [{"name": name, "state": "differs", "problems": [problem]}]
     assert shown.exit_code == 1
-    assert (good.exit_code, good.stdout) == (0, f"{name}: as it was made\n")
+    assert (good.exit_code, good.stdout) == (0, f"{name}: unchanged\n")
     assert (bad.exit_code, bad.stdout) == (1, f"{problem}\n")

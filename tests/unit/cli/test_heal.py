@@ -61,7 +61,7 @@ def test_a_reset_and_the_pods_that_it_takes(machine: Machine, uuids: list[str]) 
         "quarantined", "evicting", f"  pod default/train has {uuids[1]}", "releasing",
         "resetting", "checking", "probation",
     ]  # fmt: skip
-    assert "  no pod has it" in plan(machine, uuids[2])
+    assert "  no pod uses it" in plan(machine, uuids[2])
 
 
 def test_an_error_that_no_reset_helps(machine: Machine, uuids: list[str]) -> None:  # noqa: F811
@@ -101,5 +101,5 @@ def test_where_the_kubelet_cannot_be_asked_the_plan_says_who_knows(
     """On a host with the chart, nvct's Python is the system's, without the agent's modules."""
     monkeypatch.setitem(sys.modules, "nvct.agent.kubernetes.node_pods", None)
     lines = plan(machine, uuids[1])
-    assert sum("nvct ps shows its pods" in line for line in lines) == 1
+    assert sum("its pods: see nvct ps" in line for line in lines) == 1
     assert lines[-1].startswith("probation")

@@ -115,7 +115,7 @@ def failing(error: BaseException) -> click.Command:
         (ModuleNotFoundError("x", name="nvct.gone"), 1,
          "nvct: unexpected ModuleNotFoundError: x; please report it; NVCT_DEBUG=1 shows more [bug]\n"),
         (KeyboardInterrupt(), 130, "\nnvct: stopped\n"),
-        (click.UsageError("No."), 2, "nvct: no; nvct x --help shows what there is [usage]\n"),
+        (click.UsageError("No."), 2, "nvct: no; see nvct x --help [usage]\n"),
         (SystemExit(7), 7, ""),
     ],
     ids=["ours", "usage", "bug", "extra", "ours is gone", "interrupt", "click", "exit"],
@@ -179,7 +179,7 @@ def test_unknown_names_are_usage_errors(args: list[str]) -> None:
 
     assert completed.returncode == 2
     assert completed.stdout == ""
-    assert completed.stderr.endswith(" --help shows what there is [usage]\n")
+    assert completed.stderr.endswith(" --help [usage]\n")
     assert completed.stderr.count("\n") == 1
 
 
@@ -203,12 +203,12 @@ def test_a_reader_that_goes_away_is_no_bug() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nosuch"], "no such option '--nosuch'; nvct"),
+        (["--nosuch"], "no such option '--nosuch'; see nvct"),
         (["sim", "list", "--profiles=x"],
-         "option '--profiles' does not take a value; nvct"),
-        (["cdi", "validate"], "missing argument 'FILES...'; nvct cdi validate"),
+         "option '--profiles' does not take a value; see nvct"),
+        (["cdi", "validate"], "missing argument 'FILES...'; see nvct cdi validate"),
         (["cdi", "generate", "--forma=json"],
-         "no such option '--forma'; did you mean --format? nvct cdi generate"),
+         "no such option '--forma'; did you mean --format? see nvct cdi generate"),
     ],
     ids=["option", "value", "argument", "nearly"],
 )  # fmt: skip
@@ -224,7 +224,7 @@ def test_a_mistake_in_the_command_line_is_one_line(
         main.run("nvct")
 
     assert caught.value.code == 2
-    assert capsys.readouterr().err == f"nvct: {message} --help shows what there is [usage]\n"
+    assert capsys.readouterr().err == f"nvct: {message} --help [usage]\n"
 
 
 # --- nvidia-ctk, as scripts call the incumbent's ---

@@ -262,7 +262,7 @@ def test_a_unit_of_nvcts_packages_takes_the_place_of_the_one_that_hid_it(lab: La
     said = succeeds(lab, "apply")
 
     assert f"nvidia-cdi-refresh.service goes: it hides {PACKAGED}" in said
-    assert f"{admins} stays: it is an admin's" in said
+    assert f"{admins} stays: an admin wrote it" in said
     link = UNITS / "multi-user.target.wants/nvidia-cdi-refresh.service"
     assert os.readlink(link) == str(PACKAGED)
     assert os.readlink(masked) == "/dev/null"
@@ -278,7 +278,7 @@ def test_without_a_driver_the_specification_stays(lab: Lab) -> None:
     spec = lab.home / "cdi/nvidia.yaml"
     before = spec.read_bytes()
 
-    assert f"{spec} stays: no driver is here" in succeeds(lab, "apply")
+    assert f"{spec} stays: without a driver" in succeeds(lab, "apply")
 
     assert spec.read_bytes() == before
 
@@ -296,7 +296,7 @@ def test_a_program_that_containers_need_is_a_link_as_long_as_nvidias_is_gone(lab
 
     assert os.readlink(gone) == SHIM
     said = succeeds(lab, "back")
-    assert f"{gone}: left as it is: 1 running container must be stopped by it" in said
+    assert f"{gone}: left as it is: 1 running container can only be stopped with it" in said
     assert os.readlink(gone) == SHIM
     assert "cut short" not in succeeds(lab, "plan")
     succeeds(lab, "apply")
@@ -442,7 +442,7 @@ def test_back_makes_the_folder_of_a_specification_that_is_gone(
     shutil.copy(RECORDED / "nvidia.yaml", other)
     state = str(lab.home / "other state")
     said = succeeds(lab, "apply", f"--state-dir={state}")
-    assert f"`nvct migrate back --state-dir={state}` takes it back" in said
+    assert f"`nvct migrate back --state-dir={state}` undoes it" in said
     assert not other.exists()
     other.parent.rmdir()
 
@@ -479,8 +479,8 @@ def test_plan_names_what_stays_nvidias(lab: Lab, monkeypatch: pytest.MonkeyPatch
     assert f"{drop_ins}/nvidia.conf changes: runtime nvidia" in said
     assert f"{theirs} stays: it cannot be used" in said
     assert f"{bare} stays: no hook shows that nvidia-ctk wrote it" in said
-    assert "process 17 stays: dockerd has nvidia by an option" in said
-    assert f"{unit} stays: dockerd has {option} by an option" in said
+    assert "process 17 stays: an option of dockerd sets nvidia: change it" in said
+    assert f"{unit} stays: an option of dockerd sets {option}: change it" in said
     assert "containerd/config.toml stays: plugin linux has runtime nvidia" in said
     assert "/usr/bin/nvidia-container-runtime" not in (drop_ins / "nvidia.conf").read_text()
     assert "becomes" not in again
@@ -608,5 +608,5 @@ def test_a_file_that_changes_while_engines_are_restarted_stays(
     done = migrate(lab, "apply")
 
     assert done.exit_code == 1, done.output
-    assert f"{unit} was changed by someone else just now" in done.output
+    assert f"another program just changed {unit}" in done.output
     assert files(lab) == {**before, str(unit): b"# mine\n"}

@@ -74,7 +74,7 @@ def test_status_names_the_devices_that_are_held_back(lab: Lab) -> None:
     part = parts.specs(node(lab))
 
     assert part.health == "ok"
-    assert part.lines[1] == "held back, as `nvct publish --devices` says: GPU 0"
+    assert part.lines[1] == "held back by `nvct publish --devices`: GPU 0"
     publish(lab, lab.home / "cdi/nvidia.yaml", "--devices", "all")
     assert len(parts.specs(node(lab)).lines) == 1
 
@@ -148,7 +148,9 @@ def test_only_the_services_variables_outlive_the_file_and_a_call_by_hand_says_so
         return [line for line in done.stderr.splitlines() if line.startswith("--")]
 
     def said_of(option: str, variable: str) -> str:
-        return f"--{option} holds until {output} is removed; for good: {variable} in {file}"
+        return (
+            f"--{option} applies until {output} is removed; to keep it, set {variable} in {file}"
+        )
 
     assert said("--no-hooks=both", "--allow-builds", "--devices=1") == [
         said_of("device-id=1", f"{DEVICES}=1"),

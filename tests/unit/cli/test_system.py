@@ -92,9 +92,7 @@ def test_a_run_without_a_kind_is_reported(tmp_path: Path) -> None:
     completed = run(bare(tmp_path), "create-device-nodes", "--root", str(tmp_path))
 
     assert completed.exit_code == 0
-    assert completed.stderr == (
-        "nothing to do: ask for --control-devices, --gpus, --caps or --all\n"
-    )
+    assert completed.stderr == ("nothing to do: add --control-devices, --gpus, --caps or --all\n")
 
 
 def test_a_dry_run_of_links_shows_nodes_first(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_an_answer_of_another_form_is_one_of_few_errors(status: dict[str, Any]) 
 def test_such_an_answer_is_told_as_what_it_is() -> None:
     node = Node(settings=Config(), env={}, agent={"state": "serving", "tasks": "\x1b[2J"})
     part = next(check for check in checks.CHECKS if check.name == "agent").look(node)
-    assert part.lines == ("what answers in /run/nvct-agent gives no /status of an agent",)
+    assert part.lines == ("the answer of the agent in /run/nvct-agent is not a /status",)
 
 
 def failed(name: str) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
 
 
 FIRST_FAULTS: list[tuple[dict[str, Any], Reason, str, str]] = [
-    (document(state="waiting"), Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA"),
+    (document(state="waiting"), Reason.GpuNotFound, "note", "this node has no NVIDIA GPU"),
     (
         document(tasks=[failed(PLUGIN)]), Reason.AgentTaskFailed, "error",
         "task device-plugin has failed: no libcuda",
@@ -117,7 +117,7 @@ FIRST_FAULTS: list[tuple[dict[str, Any], Reason, str, str]] = [
     ),
     (
         document(resource(devices=1, unhealthy={"a": "is changed"}, withheld=["a"])),
-        Reason.DeviceWithheld, "error", "devices held back for a time: 1 of 1; a: is changed",
+        Reason.DeviceWithheld, "error", "devices withheld for a time: 1 of 1; a: is changed",
     ),
     (
         document(resource(unhealthy={"a": "is changed", "b": "XID 79"}, withheld=["a"])),

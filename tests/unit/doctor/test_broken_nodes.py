@@ -46,7 +46,7 @@ def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
 
     assert [one.severity for one in application.findings] == ["note"]
     assert old.findings == ()
-    assert old.lines == ("1 GPU, none with an error that asks for something",)
+    assert old.lines == ("1 GPU, none with an error that needs an action",)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
         ({}, "no device node of the driver"),
         ({"nvidia0": 0o666, "nvidiactl": 0o666, "nvidia-modeset": 0o600}, "2 device nodes, for"),
         ({"nvidia0": 0o666, "nvidia-uvm": 0o660}, "/dev/nvidia-uvm has mode 0660 and group "),
-        ({"nvidia0": 0o660, "nvidiactl": 0o660}, "can open it, like 1 more"),
+        ({"nvidia0": 0o660, "nvidiactl": 0o660}, "to open it, like 1 more"),
         ({"nvidia0": 0o600}, "only its owner can open it"),
     ],
 )
@@ -118,8 +118,8 @@ def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
     ("nodes", "capabilities", "evidence"),
     [
         (["nvidia0"], "0", ""),
-        (["nvidia0", "nvidia1"], "0", "it has nvidia1 besides"),
-        (["nvidia1"], "0", "it lacks nvidia0 and has nvidia1 besides"),
+        (["nvidia0", "nvidia1"], "0", "also has nvidia1"),
+        (["nvidia1"], "0", "lacks nvidia0 and also has nvidia1"),
         (["nvidia0", "nvidia1"], "000001ffffffffff", ""),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_container_has_the_devices_that_the_kubelet_gave_it(
     """A privileged one sees all of the host's."""
     part = hosts.pod_with(tmp_path, nodes, capabilities)
 
-    said = f"the kubelet has given ml/train/main {hosts.UUID}: {evidence}"
+    said = f"the kubelet gave {hosts.UUID} to ml/train/main, which {evidence}"
     assert [finding.evidence for finding in part.findings] == ([said] if evidence else [])
 
 

@@ -77,7 +77,7 @@ def test_the_answer_names_what_is_wrong_and_what_to_do(lab: Lab) -> None:
     assert "LOOK specs" in said
     assert "/dev/no-such" in said
     assert "do: Run `nvidia-ctk system create-device-nodes --all`." in said
-    assert "2 checks, 1 with something to mend" in said
+    assert "2 checks, 1 with a fault" in said
 
 
 def test_an_unknown_check_is_refused_with_the_names_there_are(lab: Lab) -> None:
@@ -190,7 +190,7 @@ def test_a_line_that_says_what_to_do_is_not_said_twice() -> None:
         name="driver", health="attention", lines=(f"another; {remedy}",), findings=(finding,)
     )
 
-    assert lines_of(part)[1:] == ["", "1 check, 1 with something to mend"]
+    assert lines_of(part)[1:] == ["", "1 check, 1 with a fault"]
 
 
 def test_what_may_not_be_seen_has_a_mark_and_is_counted() -> None:
@@ -198,7 +198,7 @@ def test_what_may_not_be_seen_has_a_mark_and_is_counted() -> None:
     part = Part(name="reload", health="absent", lines=("x",), findings=(finding,))
 
     assert lines_of(part) == [
-        "?    reload  x", "", "1 check, none with something to mend, 1 not seen in full"
+        "?    reload  x", "", "1 check, none with a fault, 1 incomplete"
     ]  # fmt: skip
 
 
@@ -323,5 +323,5 @@ def test_docker_is_not_said_to_be_well_where_no_dockerd_is_seen(
     part = docker.look(node(lab, engines=[Engine(engine="docker", config="/etc/docker/x.json")]))
 
     assert part.health == "absent"
-    assert "no dockerd that serves" in part.lines[0]
+    assert "no dockerd found that serves" in part.lines[0]
     assert [finding.severity for finding in part.findings] == ["unknown"]

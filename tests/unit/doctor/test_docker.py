@@ -103,7 +103,7 @@ def test_a_missing_program_and_half_an_installation_are_told(tmp_path: Path) -> 
     assert found.remedy.endswith("systemctl restart docker")
     lab.program(f"/usr/bin/{CDI_HOOK}")
     assert lab.cause() == "not-installed"
-    assert "half of it is installed" in lab.findings()["not-installed"].evidence
+    assert "the toolkit is incomplete" in lab.findings()["not-installed"].evidence
 
 
 def test_a_program_that_may_not_be_executed_is_missing(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_program_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
     assert lab.cause() == "not-restarted"
     found = lab.findings()["not-restarted"]
     assert found.remedy == "systemctl restart docker"
-    assert f"/usr/bin/{RUNTIME_HOOK} came or was replaced" in found.evidence
+    assert f"/usr/bin/{RUNTIME_HOOK} was installed or replaced" in found.evidence
 
 
 @pytest.mark.parametrize(("age", "cause"), [(2 * HOUR, ""), (HOUR / 2, "not-restarted")])

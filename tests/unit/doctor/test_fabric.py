@@ -82,7 +82,7 @@ def test_a_manager_in_a_container_has_its_own_program(
 def test_after_an_update_of_the_driver_a_reboot_is_advised(tmp_path: Path) -> None:
     (finding,) = hosts.a_manager_of_another_release(tmp_path, True).findings  # noqa: FBT003
 
-    assert finding.to_dict()["remedy"].startswith("Reboot after an update")
+    assert finding.to_dict()["remedy"].startswith("After an update, reboot")
 
 
 def test_a_users_process_is_no_fabric_manager(

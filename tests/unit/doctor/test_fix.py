@@ -127,7 +127,7 @@ def test_all_is_changed_and_undo_puts_all_back(host: Host) -> None:
     assert host.is_as_before()
     assert host.journal == Page()
     assert host.transaction().undo()
-    assert host.said[-1].startswith("nothing to take back")
+    assert host.said[-1].startswith("nothing to undo")
 
 
 def test_the_second_fix_changes_nothing_and_the_first_can_be_undone(host: Host) -> None:
@@ -146,7 +146,7 @@ def test_a_step_that_fails_takes_back_those_before(host: Host) -> None:
 
     assert host.is_as_before()
     assert "step 3 failed: it ended with exit status 1; look at it" in host.said
-    assert "what this run changed is taken back" in host.said
+    assert "undoing the changes of this run" in host.said
     assert host.journal == Page()
 
 
@@ -195,7 +195,9 @@ def test_what_others_changed_since_is_named_and_left(host: Host) -> None:
     }
     assert host.states() == {**BEFORE, **changed}
     for name in changed:
-        assert f"  {host.root}/{name}: left as it is: somebody else changed it since" in host.said
+        assert (
+            f"  {host.root}/{name}: left as it is: another program changed it since" in host.said
+        )
 
 
 def test_a_node_that_somebody_else_made_since_stays(host: Host) -> None:

@@ -44,7 +44,7 @@ def test_another_release_of_nvct_is_named(tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, OURS.replace(__version__, "0.0.7"))
 
     assert (finding.reason.name, finding.severity) == ("HookOtherRelease", "warning")
-    assert "nvidia-cdi-hook is of nvct 0.0.7; nvct " in finding.evidence
+    assert "nvidia-cdi-hook is from nvct 0.0.7; nvct " in finding.evidence
     assert finding.evidence.startswith(f"{tmp_path}/cdi/nvidia.json: its hook ")
 
 
@@ -52,7 +52,7 @@ def test_a_vulnerable_hook_of_the_toolkit_is_named(tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, "NVIDIA CDI Hook version 1.17.4\ncommit: 123")
 
     assert (finding.reason.name, finding.severity) == ("ToolkitVulnerable", "error")
-    assert "1.17.4, which is open to CVE-2025-23266" in finding.evidence
+    assert "1.17.4, which has CVE-2025-23266" in finding.evidence
 
 
 @pytest.mark.parametrize(("printed", "status"), [("", 0), ("nvct: \x00", 0), (OURS, 3)])

@@ -69,7 +69,7 @@ def test_an_image_that_has_all_is_fine(tmp_path: Path) -> None:
     part = look(tmp_path, *files)
 
     assert (part.health, part.findings) == ("ok", ())
-    assert part.lines[0].endswith("2 of its libraries were looked at")
+    assert part.lines[0].endswith("2 of its libraries were checked")
 
 
 def test_what_cuda_lacks_is_an_error_and_what_graphics_lacks_a_note(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_an_image_for_another_architecture_is_named_so(folder: str, tmp_path: Pa
 
     ((_, evidence),) = said(look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6")))
 
-    assert evidence.endswith(f"image is an image for {other}, and this host is {MACHINE}")
+    assert evidence.endswith(f"image is an image for {other}, but this host is {MACHINE}")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_an_icd_of_another_driver_in_the_image(tmp_path: Path) -> None:
         (
             "warning",
             (
-                f"/{path} of the image names libEGL_nvidia.so.535, which containers of this host do "
-                "not get"
+                f"/{path} of the image names libEGL_nvidia.so.535, which containers do not get on "
+                "this host"
             ),
         )
     ]

@@ -99,7 +99,7 @@ def test_undo_stands_alone(lab: Lab) -> None:
     for words in (["--security"], ["--json"], ["--bundle", "x.tar.gz"]):
         done = lab.invoke("nvct", "doctor", "--undo", *words)
 
-        assert "--undo takes back all of the last --fix" in str(done.exception)
+        assert "--undo takes no options but --dry-run" in str(done.exception)
 
 
 SPECS = {

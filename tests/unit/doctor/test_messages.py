@@ -264,7 +264,7 @@ def test_an_unknown_message_is_said_to_be_unknown() -> None:
     done = CliRunner().invoke(program("nvct"), ["explain", "the dog ate it"])
 
     assert isinstance(done.exception, UsageError)
-    assert done.exception.message == "this is no known message about GPUs"
+    assert done.exception.message == "this is not a known message about GPUs"
     assert "nvct doctor" in done.exception.hint
 
 

@@ -100,7 +100,7 @@ def test_a_name_means_a_container_that_does_not_run_too(tree: HostTree) -> None:
 
 @pytest.mark.parametrize("word", ["nobody", "ab", "99"])
 def test_what_is_nowhere_is_said(word: str, tree: HostTree) -> None:
-    with pytest.raises(UsageError, match=f"'{word}' is no file, and no running container"):
+    with pytest.raises(UsageError, match=f"'{word}' is neither a file nor the name or id"):
         found(tree, word)
 
 

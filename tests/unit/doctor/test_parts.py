@@ -118,7 +118,7 @@ CHECKED = RULES + 'engine-devices = "checked"\n'
         ("", ("docker",), []),
         (RULES, (), ["the policy does not apply to devices that engines give"]),
         (CHECKED, (), []),
-        (CHECKED, ("docker",), ["the policy sees no devices of docker's containers unless"]),
+        (CHECKED, ("docker",), ["the policy applies to docker's containers only if"]),
     ],
 )
 def test_a_gap_of_the_policy_is_named(

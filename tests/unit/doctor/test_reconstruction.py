@@ -96,9 +96,9 @@ def test_after_another_driver_what_was_left_out_is_uncertain(lab: Lab) -> None:
 
     assert told["left out"]
     (unknown,) = told["unknown"]
-    assert unknown.startswith("what was left out is shown by the plan of now, for driver 580")
+    assert unknown.startswith("what was left out is from the current plan, for driver 580")
     (lab.run_dir / "own.plan").unlink()
-    assert "no other fits" in creation(lab)["unknown"][0]
+    assert "no other plan fits" in creation(lab)["unknown"][0]
 
 
 def test_a_record_that_newer_ones_have_replaced(lab: Lab) -> None:
@@ -111,8 +111,8 @@ def test_a_record_that_newer_ones_have_replaced(lab: Lab) -> None:
 
     request, record = creation(lab, started_s=1e9)["unknown"]
 
-    assert request.endswith("NVIDIA_VISIBLE_DEVICES=void has taken the place of the request")
-    assert "before the oldest record that is kept" in record
+    assert request.endswith("NVIDIA_VISIBLE_DEVICES=void replaced the request in its config.json")
+    assert "before the oldest record: newer" in record
 
 
 @pytest.mark.parametrize(

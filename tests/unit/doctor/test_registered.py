@@ -37,7 +37,7 @@ def test_engines_of_containers_and_other_users_are_not_this_nodes() -> None:
     assert check(other).health == "absent"
     assert check(other).lines == ("none on this host, 1 engine of a container or another user",)
     assert check(status(engine(), ("nvidia",)), other, other).lines == (
-        "docker 28.5.2: nvidia", "2 engines of a container or another user, not looked at",
+        "docker 28.5.2: nvidia", "2 engines of a container or another user, not checked",
     )  # fmt: skip
 
 
@@ -46,9 +46,7 @@ def test_an_engine_that_can_give_no_gpu_is_a_fault_where_there_is_one() -> None:
 
     assert part.health == "attention"
     (finding,) = part.findings
-    assert (
-        finding.evidence == "docker 28.5.2: no runtime of NVIDIA's, and no GPU by CDI: CDI is off"
-    )
+    assert finding.evidence == "docker 28.5.2: no NVIDIA runtime, and no GPU by CDI: CDI is off"
     assert finding.remedy == "Run `nvct runtime configure --runtime=docker`."
     without = check(status(engine(), cdi=False), gpu=False)
     assert (without.health, [one.severity for one in without.findings]) == ("absent", ["note"])
@@ -65,7 +63,7 @@ def test_where_cdi_works_the_runtime_is_said_to_fail(devices: tuple[str, ...], n
     assert (part.health, [one.severity for one in part.findings]) == ("ok", ["note"])
     assert part.lines == (
         (
-            f"docker 28.5.2: no runtime of NVIDIA's; `--device nvidia.com/gpu={named}` by CDI gives "
+            f"docker 28.5.2: no NVIDIA runtime; `--device nvidia.com/gpu={named}` by CDI gives "
             "GPUs, `--runtime=nvidia` fails until `nvct runtime configure --runtime=docker`"
         ),
     )

@@ -135,7 +135,7 @@ def test_a_fifo_stops_no_create(lab: Lab, *, is_open: bool) -> None:
 
     if is_open:
         os.close(fd)
-    assert problems(lab) == [f"RUN/{recorder.NAME}: it is no regular file: nothing is recorded"]
+    assert problems(lab) == [f"RUN/{recorder.NAME}: it is not a regular file: nothing is recorded"]
 
 
 def test_a_link(lab: Lab, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_folder_in_the_place_of_a_file(lab: Lab, name: str) -> None:
 
     assert lab.create().status == 0
 
-    text = "it is no regular file: nothing is recorded"
+    text = "it is not a regular file: nothing is recorded"
     assert problems(lab) == [f"RUN/{name}: {text}"]
 
 
@@ -166,7 +166,7 @@ def test_a_file_of_another_user_is_named(lab: Lab) -> None:
 
     (problem,) = problems(lab)
     assert (
-        problem == f"RUN/{recorder.NAME}: it belongs to uid {NOBODY}, who can change what is in it"
+        problem == f"RUN/{recorder.NAME}: it belongs to uid {NOBODY}, who can change its records"
     )
 
 
@@ -186,7 +186,7 @@ def test_a_folder_that_others_can_write_is_named(lab: Lab) -> None:
 
     assert lab.create().status == 0
 
-    assert problems(lab) == ["RUN: others have permissions, its mode is 777: nothing is recorded"]
+    assert problems(lab) == ["RUN: other users have access, its mode is 777: nothing is recorded"]
 
 
 def test_a_huge_file_is_not_read(lab: Lab) -> None:
@@ -195,7 +195,7 @@ def test_a_huge_file_is_not_read(lab: Lab) -> None:
     write(lab)
 
     assert records(lab) == 1
-    assert problems(lab) == [f"RUN/{recorder.OLD}: it is larger than 4 MiB, and not read"]
+    assert problems(lab) == [f"RUN/{recorder.OLD}: not read, because it is over 4 MiB"]
 
 
 def test_a_file_that_shrinks_while_it_is_read(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

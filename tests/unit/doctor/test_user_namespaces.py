@@ -74,8 +74,8 @@ def test_this_process_in_a_namespace_names_the_node(
     part = look(tmp_path)
 
     assert [one.severity for one in part.findings] == ["error"]
-    assert "may not open " in part.lines[0]
-    assert part.lines[0].endswith("so for 1 more")
+    assert "cannot open " in part.lines[0]
+    assert part.lines[0].endswith("nor 1 more")
 
 
 def test_the_user_may_open_the_nodes_by_a_group_to_be_kept(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_watches_are_counted_too_but_not_without_time_or_in_a_container(tmp_path
     part = kubelet.watches(node, uid=os.geteuid())
 
     assert part.health == "attention"
-    assert "2 of 1000 watches of inotify (fs.inotify.max_user_watches)" in part.lines[0]
+    assert "2 of 1000 inotify watches (fs.inotify.max_user_watches)" in part.lines[0]
     assert [one.severity for one in in_no_time.findings] == ["unknown"]
     assert in_no_time.lines[0].startswith("at least 0 of 128")
     limit.unlink()

@@ -70,7 +70,7 @@ def test_a_configuration_is_planned_applied_and_asserted(machine: Machine, confi
     assert invoke(machine, "assert", *options) == "Selected MIG configuration currently applied\n"
     assert "mode settings" in invoke(machine, "assert", *options, "--mode-only")
     assert exported(machine)[0]["mig-devices"] == BALANCED
-    assert invoke(machine, "plan", *options).count("stays as it is") == 1
+    assert invoke(machine, "plan", *options).count("does not change") == 1
 
 
 def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: Machine) -> None:
@@ -88,9 +88,9 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
     assert planned.startswith("GPU 0-1  ")
     assert planned.count("create  3g.40gb") == 2
     shown = invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--json")
-    with pytest.raises(UsageError, match="--count is for --gpu MODEL"):
+    with pytest.raises(UsageError, match="--count needs --gpu MODEL"):
         invoke(machine, "plan", "-c", "all-3g.40gb", "--count", "2")
-    with pytest.raises(UsageError, match="--count 0 is no number of GPUs"):
+    with pytest.raises(UsageError, match="--count 0 is not a number of GPUs"):
         invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--count", "0")
     (gpu,) = json.loads(shown)
     assert gpu["now"] == {"enabled": False, "devices": {}}
@@ -263,7 +263,7 @@ def test_plans_and_profiles_need_no_gpu(configs: str) -> None:
     assert "create  2g.20gb at slice 0" in planned
     assert "2g.12gb+me" in invoke(None, "profiles", "--gpu", "A30")
     assert len(json.loads(invoke(None, "profiles", "--all", "--json"))) == 13
-    with pytest.raises(UsageError, match="no MIG table of a GPU 'V100'"):
+    with pytest.raises(UsageError, match="no MIG table for a GPU 'V100'"):
         invoke(None, "profiles", "--gpu", "V100")
 
 

@@ -255,7 +255,7 @@ def test_a_node_is_attached_neither_to_the_hosts_own_namespace_nor_inside_anothe
 
     with pytest.raises(HostError, match="only in a private mount namespace"):
         attach.attach(node)
-    with pytest.raises(HostError, match="already is the inside of a simulated node"):
+    with pytest.raises(HostError, match="is on a simulated node already"):
         spawn(["/bin/true"], twice)
 
 

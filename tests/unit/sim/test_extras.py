@@ -135,6 +135,6 @@ def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path
     done = run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
 
     assert done.stdout.splitlines() == [
-        "4 NVSwitches, and no process nv-fabricmanager",
+        "4 NVSwitches, but no process nv-fabricmanager",
         "4 NVSwitches, and the fabric manager runs",
     ], done.stderr

@@ -98,7 +98,7 @@ def test_an_incomplete_state_is_refused(path: Path) -> None:
     with path.open("r+b") as file:
         os.pwrite(file.fileno(), b"nvct-sim\t1\t9", state.ELF_SIZE)
 
-    with pytest.raises(DocumentError, match="not whole"):
+    with pytest.raises(DocumentError, match="is incomplete"):
         state.read(path, timeout_s=0.02)
 
 

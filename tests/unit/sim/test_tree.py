@@ -180,7 +180,7 @@ def test_a_node_that_cannot_be_made_is_refused(
         tree.create(name, base=plain_node.tree.parent, **arguments)
 
     if model != "t4":
-        assert caught.value.hint == "one of " + ", ".join(profile.names())
+        assert caught.value.hint == "use one of " + ", ".join(profile.names())
 
 
 def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def test_a_claim_of_a_pod_that_has_ended_is_gone(cluster: FakeCluster) -> None:
     done["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": "train-g-x"}]
     cluster.put(POD, done)
 
-    assert "claim train-g-x: it is gone, as claims of a template are" in lines(cluster)
+    assert "claim train-g-x: it was deleted when the pod ended" in lines(cluster)
 
 
 def test_no_remedy_names_the_command_that_prints_it(cluster: FakeCluster) -> None:
@@ -316,9 +316,7 @@ def test_a_resource_that_is_given_by_a_claim(cluster: FakeCluster) -> None:
 
     assert "has gpu-0 of n1 (NVIDIA H100, 80Gi) for gpu" in lines(cluster)
     said = lines(cluster, "waits")
-    assert (
-        "devices of class gpu.nvidia.com are given for it, too (DRA): 1 of 1 devices fit" in said
-    )
+    assert "devices of class gpu.nvidia.com satisfy it, too (DRA): 1 of 1 devices fit" in said
     assert "fit, 0 of them free" in said
     assert "no node offers" not in said
 
@@ -353,7 +351,7 @@ def test_a_class_of_which_no_node_has_a_device(cluster: FakeCluster) -> None:
                 pod("by-claim", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))  # fmt: skip
     cluster.put(claims.kind("v1"), claim("c"))
 
-    assert "given for it, too (DRA): no node offers one" in lines(cluster, "by-resource")
+    assert "satisfy it, too (DRA): no node offers one" in lines(cluster, "by-resource")
     assert "(1 of class gpu.nvidia.com): no node offers one" in lines(cluster, "by-claim")
 
 

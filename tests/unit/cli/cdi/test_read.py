@@ -155,7 +155,7 @@ def test_a_file_whose_name_no_engine_looks_at_is_noted(lab: Lab) -> None:
 
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1:] == [
-        "  no engine reads it: they read files that end in .json or .yaml"
+        "  no engine reads it: its name does not end in .json or .yaml"
     ]
 
 

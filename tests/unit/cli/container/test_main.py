@@ -126,7 +126,7 @@ def test_options_are_read_as_by_argp(
         (["--what"], "no option --what"),
         (["-lx"], "no option -x"),
         (["-d"], "option --device needs a value: ID"),
-        (["--libraries=1"], "option --libraries takes no value, and '1' is one"),
+        (["--libraries=1"], "option --libraries takes no value such as '1'"),
     ],
 )
 def test_unknown_options_are_errors(argv: Sequence[str], said: str) -> None:
@@ -172,9 +172,9 @@ def test_help_needs_no_driver_and_no_config(lab: Lab, argv: list[str]) -> None:
     ("argv", "said"),
     [
         (["what"], "no command 'what'; it is one of info, list, configure"),
-        (["list", "what"], "list takes no argument, and 'what' is one"),
+        (["list", "what"], "list takes no argument such as 'what'"),
         (["list", "-d"], "option --device needs a value: "),
-        (["--user=me", "info"], "--user 'me' is no UID[:GID]"),
+        (["--user=me", "info"], "--user 'me' is not UID[:GID]"),
         (["--debug=/none/x", "info"], "cannot write to /none/x: No such file or directory"),
         (["-r", "driver", "list"], "the driver root 'driver' is not absolute"),
         (["-r", "/nvct-none", "list"], "root folder /nvct-none cannot be opened"),
@@ -182,9 +182,9 @@ def test_help_needs_no_driver_and_no_config(lab: Lab, argv: list[str]) -> None:
         (["-l", "none", "list"], "--ldcache: "),
         (["configure"], "configure takes one folder, not 0"),
         (["configure", "/a", "/b"], "configure takes one folder, not 2"),
-        *((["configure", root], f"the root {root!r} is no absolute path below /")
+        *((["configure", root], f"the root {root!r} is not an absolute path below /")
           for root in ("rel", "/", "//", "/a/..")),
-        *((["configure", f"-p{pid}", "/x"], f"--pid {pid!r} is no process")
+        *((["configure", f"-p{pid}", "/x"], f"--pid {pid!r} is not a container's process")
           for pid in ("0", "1", "x", "-3")),
     ],
 )  # fmt: skip
@@ -371,8 +371,10 @@ def test_imex_channels_have_to_be_there(lab: Lab) -> None:
     whole = listed(lab, "--imex-channel", "0")  # does not count as a choice
     assert "/dev/nvidia-caps-imex-channels/channel0" in whole
     assert "/dev/nvidia0" in whole
-    assert "channel7 is no device node" in complaint(lab, "list", "--imex-channel=0,7")
-    assert "imex-channel error: x: no number" in complaint(lab, "list", "--imex-channel=x")
+    assert "channel7 is not a device node" in complaint(lab, "list", "--imex-channel=0,7")
+    assert "imex-channel error: x: not a channel number" in complaint(
+        lab, "list", "--imex-channel=x"
+    )
 
 
 def test_a_driver_root_can_be_named(lab: Lab) -> None:
@@ -536,7 +538,7 @@ def test_all_ends_the_list_and_bus_ids_are_looked_up(lab: Lab) -> None:
         (["--device=void"], "is void"),
         (["--device=nvidia.com/gpu=0"], "is a CDI device"),
         (["--mig-config=0"], "--mig-config accepts only 'all'"),
-        (["--imex-channel=x"], "'x' is no number of a channel"),
+        (["--imex-channel=x"], "'x' is not a channel number"),
         (["--cuda-compat-mode=fast"], "'fast' is none of disabled, ldconfig, mount"),
     ],
 )

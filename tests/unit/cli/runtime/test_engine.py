@@ -38,7 +38,7 @@ def test_without_a_running_engine_the_installed_one_is_selected() -> None:
 
 
 def test_two_running_engines_need_a_choice() -> None:
-    with pytest.raises(UsageError, match="2 of containerd run here") as caught:
+    with pytest.raises(UsageError, match="2 daemons of containerd run here") as caught:
         runtime_engine.choose([SYSTEM, MICROK8S], "containerd", None)
 
     assert USUAL in caught.value.hint

@@ -31,7 +31,7 @@ def test_the_cause_comes_first_and_then_what_was_checked() -> None:
 
 def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
     assert runtime_explain.causes([NO, OPEN], None) == (
-        "docker run --gpus: nothing is in its way that can be seen\n"
+        "docker run --gpus: no cause of a failure found, but not all could be checked\n"
         "  unknown: it may not be read (run this as root)\n"
         "\n"
         "checked:\n"
@@ -39,7 +39,7 @@ def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
         "  unknown cdi   it may not be read\n"
     )
     first = runtime_explain.causes([NO], None).splitlines()[0]
-    assert first == "docker run --gpus: nothing is in its way"
+    assert first == "docker run --gpus: no cause of a failure found"
 
 
 def test_control_characters_are_shown_as_escapes() -> None:

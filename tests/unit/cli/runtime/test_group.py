@@ -171,7 +171,7 @@ def test_an_engine_is_asked_for_its_configuration(lab: Lab) -> None:
          "the hook's path 'x' is not an absolute path"),
         ("nvct", "--hooks-dir=/opt", "docker", "docker reads no hook files"),
         ("nvct", "--hooks-dir=x", "podman", "the hooks folder's path 'x' is not an absolute path"),
-        ("nvct", "--pod-annotation=a", "docker", "docker has no annotations to hand on"),
+        ("nvct", "--pod-annotation=a", "docker", "docker has no setting that passes annotations on"),
         ("nvct", "--cdi-spec-dir=cdi", "docker", "the CDI folder's path 'cdi' is not an absolute path"),
     ],
 )  # fmt: skip
@@ -193,7 +193,7 @@ def test_malformed_values_and_settings_that_an_engine_lacks_are_refused(
         (("--config-source=command",), "docker",
          "a command config source is not supported for docker; using file"),
         (("--cdi.enabled", "--drop-in-config={}/x"), "crio",
-         "ignoring --cdi.enabled: crio has CDI on always"),
+         "ignoring --cdi.enabled: CDI is always on in crio"),
     ],
     ids=["mode", "executable", "source", "cdi"],
 )  # fmt: skip
@@ -232,7 +232,7 @@ def test_a_missing_variant_is_left_out_and_reported(lab: Lab) -> None:
         "nvidia", "nvidia-cdi",
     ]  # fmt: skip
     assert completed.stderr.splitlines()[0] == (
-        "note: without nvidia-legacy: the programs of these RuntimeClasses are in the package"
+        "note: not registered: nvidia-legacy; their programs are in the package"
         " nvct-operator-extensions"
     )
 
@@ -251,7 +251,7 @@ def test_a_runtime_registered_before_its_installation_is_reported(
 
     assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == names
     assert completed.stderr.splitlines()[0] == (
-        "warning: /opt/shim is not there: containers with it will not start"
+        "warning: /opt/shim does not exist: containers with this runtime will not start"
     )
 
 
@@ -280,7 +280,7 @@ def test_another_user_hears_that_roots_record_is_elsewhere(
     undone = invoke("nvct", ["runtime", "undo"], env={"XDG_STATE_HOME": str(tmp_path)})
 
     assert undone.stderr.startswith(f"nothing to undo: {tmp_path}/nvct/engines has no record of ")
-    assert undone.stderr.endswith("; what root has configured, root can undo: use sudo\n")
+    assert undone.stderr.endswith("; use sudo to undo what root configured\n")
 
 
 def test_plan_prints_a_diff_and_changes_nothing(lab: Lab) -> None:
@@ -431,10 +431,10 @@ def test_an_engine_that_is_not_installed_is_said_not_to_be_seen(
     words = ["runtime", "plan", f"--runtime={engine}"]
 
     assert (
-        f"note: {engine} is not seen here: "
+        f"note: {engine} was not found here: "
         in invoke("nvct", words, env={"PATH": str(tmp_path)}).stderr
     )
 
     (tmp_path / engine).write_text("#!/bin/sh\n")
     (tmp_path / engine).chmod(0o755)
-    assert "not seen" not in invoke("nvct", words, env={"PATH": str(tmp_path)}).stderr
+    assert "not found" not in invoke("nvct", words, env={"PATH": str(tmp_path)}).stderr
