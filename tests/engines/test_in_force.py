@@ -106,7 +106,7 @@ def test_what_is_said_of_an_engine_without_a_runtime_is_so(docker: Docker) -> No
     found = _told(docker)
 
     assert found["reason"] == "EngineNotConfigured"
-    assert "no runtime of NVIDIA's" in found["evidence"]
+    assert "no NVIDIA runtime" in found["evidence"]
     by_cdi = "`--device nvidia.com/gpu=all` by CDI" in found["evidence"]
     assert (found["severity"] == "warning") is not (by_cdi or "`--gpus` by" in found["evidence"])
     assert docker.run("echo runs", "--runtime=nvidia").returncode != 0

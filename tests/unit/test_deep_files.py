@@ -31,7 +31,7 @@ def test_a_list_of_containers_has_no_names(tmp_path: Path) -> None:
 
 def test_it_is_no_checkpoint_of_a_kubelet(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text(DEEP)
-    assert "is no checkpoint" in str(kubelet._record(str(tmp_path / "checkpoint"), ""))
+    assert "is not a checkpoint" in str(kubelet._record(str(tmp_path / "checkpoint"), ""))
     folder = tmp_path / "device-plugins"
     folder.mkdir()
     (folder / "kubelet_internal_checkpoint").write_text(DEEP)
@@ -61,7 +61,7 @@ def test_a_simulated_node_is_damaged(tmp_path: Path) -> None:
 
 def test_what_happens_to_a_simulated_node_is_no_toml(tmp_path: Path) -> None:
     (tmp_path / "steps.toml").write_text(TOML)
-    with pytest.raises(NvctError, match="is no TOML"):
+    with pytest.raises(NvctError, match="is not TOML"):
         play.read(tmp_path / "steps.toml")
 
 

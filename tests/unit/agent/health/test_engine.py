@@ -323,7 +323,7 @@ async def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> N
         nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
         await until(lambda: task.health.problem(SPLIT) != "")
     assert log.getvalue().count("a restart will forget which") == 1
-    assert "file is no folder" in str(health.describe()["problem"])
+    assert "file is not a folder" in str(health.describe()["problem"])
 
 
 def test_the_tasks_of_a_process_share_one_engine(tmp_path: Path) -> None:
