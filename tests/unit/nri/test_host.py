@@ -141,7 +141,7 @@ def test_who_creates_does_not_wait_long_for_a_large_specification(
     for name in ("registry", "own", "registry"):
         with pytest.raises(HostError, match="take longer than"):
             host.plan(name)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 1.9
     goes_on.set()
     assert host._reading is not None
     host._reading.join(10)

@@ -108,7 +108,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_watched(
 
     began = time.monotonic()
     found = session.ask("events", NvmlEvents)
-    assert time.monotonic() - began < 4.0  # 0.8 s, and what a busy machine needs
+    assert time.monotonic() - began < 20  # the fault lasts ten minutes
     assert found.unanswered == {"2": "no answer within 0.8 s"}
     node_changes.add_xid(node, 3, 79, {})
     assert wait_for_events(session).events == (XidEvent(uuid=uuids[3], xid=79),)
