@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of the agent's tasks and programs. A new one is a folder, and a line here.
 
-A folder has `settings.py`, which is loaded first, with PROGRAM and `resolve`; and `task.py`, with
-`make` and, if the task imports modules late, their names in LATER. In the agent, a task takes its
-settings from the environment variables of NVIDIA's program for the same job. `resolve` and `make`
-raise UsageError or DocumentError if a setting is wrong; `make` raises ClusterError if the task
-needs the cluster and has no access to it.
+A folder has `task.py`, with `make` and, if the task imports modules late, their names in LATER. A
+folder with options has `settings.py` with PROGRAM and `resolve`, which is loaded first.
+In the agent, a task takes its settings from the environment variables of NVIDIA's program for the
+same job. `resolve` and `make` raise UsageError or DocumentError if a setting is wrong; `make`
+raises ClusterError if the task needs the cluster and has no access to it.
 """
 
 from __future__ import annotations

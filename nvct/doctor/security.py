@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a host's protection from its containers, images and users. Cold; changes nothing.
+"""Checks of a host's protection: SELinux, AppArmor, file modes, settings. Cold; changes nothing.
 
 Denials are in the kernel's messages, unless auditd runs and takes them.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a configuration as containerd does: the root file, its imports, and what is in force.
+"""Loads a configuration as containerd does: imports, version, its CRI table, what is in force.
 
 As in containerd (cmd/containerd/server/config/config.go): imports are read breadth first; a
 relative one starts at the folder of its file (a pattern does so only since 1.7: tested with 1.6.20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path walk of `root`, with an open descriptor for each directory; `root` has the rules."""
+"""The path walk of `root`: symlinks stay in it; a descriptor for each directory. See its rules."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG devices for dynamic resource allocation: those that exist, or those that a GPU could have.
+"""MIG devices for DRA: those that exist, or could, and the counters of a GPU that they share.
 
 A GPU could have each of its profiles at each of their placements. These devices share counters of
 their GPU, so that the scheduler takes no two that overlap, and are made when a claim is prepared.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Labels of whole GPUs: gpu.*, and on a node with several models those of each model.
+"""Labels of whole GPUs: product (-SHARED), replicas, memory; with several models those of each.
 
 NVIDIA's program gives such a node the labels of one model, chosen by chance. Here it is the model
 with the most GPUs that are not in MIG mode; if there are several, the first.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hook disable-device-node-modification: keeps the driver from creating nodes in the container.
+"""Hook disable-device-node-modification: covers the driver's params, so that it makes no nodes.
 
 The driver's user space creates and changes /dev/nvidia* unless /proc/driver/nvidia/params contains
 `ModifyDeviceFiles: 0`. The hook mounts a copy with this line over the file. The copy is a file in

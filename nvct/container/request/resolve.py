@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the request of a container in its annotations, volume mounts or environment.
+"""Finds a container's request: annotations, mounts, or its environment (not if unprivileged).
 
 Hot, and security relevant: the container controls all input except the configuration. Precedence
 and privilege are those of nvidia-container-toolkit v1.20. Contract: a container without a request

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One session with NVML: the library initialized once in a worker process, a deadline per call.
+"""One session with NVML, initialized once in a worker process that is killed if a call hangs.
 
 NVML has a process of its own because it can hang with the driver, or crash. The end of the process
 closes NVML's handles, which a change of the MIG mode or a reset of a GPU requires.
