@@ -102,7 +102,7 @@ def life(work: Path) -> None:
         assert len(counted()) == WHOLE + 1
         explained = captured(["nvct", "explain", "--env", "NVIDIA_VISIBLE_DEVICES=free:1"])
         assert explained.returncode == 1
-        assert "with none of 7 free" in explained.stdout
+        assert "but none of 7 are free" in explained.stdout
         for name in ("one", "rest", "mig"):
             delete(work, f"{layout}-{name}")
         for process in (first, rest, mig):

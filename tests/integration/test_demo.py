@@ -205,7 +205,7 @@ def test_without_root_it_says_what_to_run(as_user: list[str]) -> None:
         assert os.listdir(folder) == []
     finally:
         shutil.rmtree(folder)
-    assert "cannot here: this process lacks CAP_SYS_ADMIN; as root, run: " in said
+    assert "cannot run containers here: this process lacks CAP_SYS_ADMIN; as root, run: " in said
     assert f"{PROGRAM} demo" in said
 
 
@@ -223,5 +223,5 @@ def test_in_a_container_without_privileges_it_says_what_to_start(env: dict[str, 
 def test_without_a_compiler_it_says_what_to_install(env: dict[str, str]) -> None:
     before = left(env)
     said = refused({**env, "PATH": "/nonexistent"})
-    assert "no C compiler (cc); install gcc" in said
+    assert "there is no C compiler (cc) to build" in said
     check_left(env, before)
