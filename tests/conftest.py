@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ TOGETHER = tuple(
 """Folders whose files share what takes long to start: one worker runs them, one after the other."""
 WORKER_BYTES = 3 << 30
 """What a worker may need: its own memory, and that of a Kubernetes: 1.0 GiB fresh, 2.3 after an hour's pods."""
+COLLECT_S = 5.0
+"""How long what a failed test has left may take to end: a call of grpc.aio that has no end never does."""
 WORKERS = 3
 """For a processor: tests that wait for engines and kubelets leave it idle half of the time with two."""
 
@@ -169,7 +172,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
         for name in ("last_exc", "last_type", "last_value", "last_traceback"):
             vars(sys).pop(name, None)  # they hold the variables of the test
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        gc.collect()
+        collecting = threading.Thread(target=gc.collect, daemon=True)
+        collecting.start()
+        collecting.join(COLLECT_S)
         sys.unraisablehook = hook
     return is_done
 
