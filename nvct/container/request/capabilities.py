@@ -75,4 +75,6 @@ def check_mig_capability(name: str, value: str, *, privileged: bool) -> None:
             hint="unset it, or give CAP_SYS_ADMIN without a user namespace",
         )
     if value != "all":
-        raise RequestError(f"{name} is {shown(value)}, which is unknown", hint="use all")
+        raise RequestError(
+            f"{name} is {shown(value)}, which is unknown", hint="the only value is all"
+        )
