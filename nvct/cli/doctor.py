@@ -77,7 +77,9 @@ def doctor(
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
     if undo and (only or security or image or bundle or form != "text"):
-        raise UsageError("--undo takes no options but --dry-run", hint="nvct doctor --undo")
+        raise UsageError(
+            "--undo takes no options but --dry-run and --state-dir", hint="nvct doctor --undo"
+        )
     folder = _unpacked(image)
     node = node_of_host(folder)
     if undo:

@@ -152,7 +152,7 @@ def _line(group: str, drifts: Sequence[Drift]) -> str:
     if not more:
         return first.text
     if group in (VERSION, "gpu"):
-        return f"{first.text}; {more} more difference{'s' if more > 1 else ''} by this cause"
+        return f"{first.text}; {more} more difference{'s' if more > 1 else ''} with this cause"
     if group in UNLISTED:
         names = [drift.sentence.removeprefix(NOT_GIVEN) for drift in drifts]
         return f"{NOT_GIVEN}{len(names)} devices of this host: {listed(names, NAMED)}"

@@ -113,7 +113,7 @@ class Program:
 
     name: str
     title: str  # what NVIDIA's program prints before its version
-    version: str  # of NVIDIA's program whose options this one takes
+    version: str  # the version of NVIDIA's program that has these options
     summary: str
     settings: type  # the dataclass that declares its options, in the order of --help
     only: tuple[str, ...] = ()  # the fields that are its options, if not all of them are

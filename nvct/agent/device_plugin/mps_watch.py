@@ -30,7 +30,7 @@ class MpsWatch:
     """
 
     def __init__(self, log: Log, changed: Callable[[], None], *, starts: bool) -> None:
-        # resources whose MPS control daemon was ready once
+        # resources with an MPS control daemon that has been ready at least once
         self.has_run: frozenset[str] = frozenset()
         self._log = log
         self._changed = changed

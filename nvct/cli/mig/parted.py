@@ -16,7 +16,7 @@ from nvct.cli.mig.commands import PARTED as PROGRAM
 from nvct.errors import NvctError, unexpected
 from nvct.version import __version__
 
-INCUMBENT = "0.15.0"  # The version of NVIDIA's program whose options this one takes
+INCUMBENT = "0.15.0"  # The version of NVIDIA's program that has these options
 
 
 @click.group(

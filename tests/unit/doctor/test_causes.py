@@ -17,7 +17,7 @@ def test_another_driver_is_the_cause_of_its_files_and_nodes() -> None:
     ]  # fmt: skip
 
     assert specifications.lines(drifts) == [
-        "/etc/cdi/a.yaml: driver-version is gone; 2 more differences by this cause",
+        "/etc/cdi/a.yaml: driver-version is gone; 2 more differences with this cause",
         "/etc/cdi/a.yaml: /usr/bin/hook is gone",
         "/etc/cdi/b.yaml: /opt/x is gone",
     ]
@@ -36,7 +36,7 @@ def test_a_lost_gpu_and_its_node_are_one_line() -> None:
     drifts = [drift("node-gone", "/dev/nvidia1"), drift("gpu-gone")]
 
     assert specifications.lines(drifts) == [
-        "/etc/cdi/a.yaml: gpu-gone is gone; 1 more difference by this cause"
+        "/etc/cdi/a.yaml: gpu-gone is gone; 1 more difference with this cause"
     ]
     assert specifications.lines(drifts[:1]) == ["/etc/cdi/a.yaml: /dev/nvidia1 is gone"]
     assert specifications.lines([]) == []

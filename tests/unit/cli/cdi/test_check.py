@@ -56,7 +56,7 @@ def test_a_driver_that_is_gone_is_one_line(lab: Lab) -> None:
     (line,) = result.stdout.splitlines()
     said = "and the kernel module nvidia is not loaded: modprobe nvidia; "
     assert line.startswith(f"{path}: it is for driver {VERSION}, {said}")
-    assert line.endswith(" more differences by this cause")
+    assert line.endswith(" more differences with this cause")
     assert "warning: no NVIDIA driver" in result.stderr
     assert len(json.loads(run(lab, "check", "--json").stdout)["drift"]) > 2
 
