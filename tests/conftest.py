@@ -42,6 +42,8 @@ TOGETHER = tuple(
     for folder in ("chart", "claims", "configured", "healing", "image", "plugin", "tasks")
 )
 """Folders whose files share what takes long to start: one worker runs them, one after the other."""
+CLUSTERS = "tests/kubernetes/"
+"""How the units begin whose tests start a Kubernetes."""
 WORKER_BYTES = 3 << 30
 """What a worker may need: its own memory, and that of a Kubernetes: 1.0 GiB fresh, 2.3 after an hour's pods."""
 COLLECT_S = 5.0
@@ -93,9 +95,25 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped] # xdist has called
 
-    scheduling = LoadFileScheduling(config, log)
-    scheduling._split_scope = unit_of
-    return scheduling
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        """At most half of the workers run a Kubernetes: each has a dozen busy processes."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+        def _assign_work_unit(self, node: object) -> None:
+            clusters = {
+                worker
+                for worker, units in self.assigned_work.items()
+                for unit, tests in units.items()
+                if unit.startswith(CLUSTERS) and not all(tests.values())
+            } - {node}
+            if len(clusters) >= max(1, len(self.nodes) // 2):
+                others = (unit for unit in self.workqueue if not unit.startswith(CLUSTERS))
+                self.workqueue.move_to_end(next(others, next(iter(self.workqueue))), last=False)
+            super()._assign_work_unit(node)
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)

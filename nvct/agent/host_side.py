@@ -8,7 +8,6 @@ that the agent lacks. `HostSide` does the work in either process.
 from __future__ import annotations
 
 import os
-import time
 from functools import partial
 from typing import cast
 
@@ -26,6 +25,7 @@ from nvct.agent.machine.place import (
 from nvct.agent.nvml import host_verbs
 from nvct.errors import HostError
 from nvct.host.roots import Roots, join
+from nvct.linux.deadline import Deadline
 from nvct.oci.jsontext import Json
 from nvct.paths import HOOK_PATH
 
@@ -184,8 +184,8 @@ def in_child(work: Callable[[], Json]) -> Json:
 
     child = WorkerProcess(serve)
     try:
-        until = time.monotonic() + LIMIT_S
-        return messages.value_of(messages.receive(child.connection, until), 1)
+        deadline = Deadline(LIMIT_S, child.pid)
+        return messages.value_of(messages.receive(child.connection, deadline), 1)
     except TimeoutError as error:
         raise HostError(
             f"CDI specifications were not written within {LIMIT_S:g} s",

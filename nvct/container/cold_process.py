@@ -14,6 +14,7 @@ import time
 from nvct import errors, paths
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError, NvctError, from_dict, to_dict
+from nvct.linux.deadline import Deadline
 from nvct.oci import jsontext
 
 TYPE_CHECKING = False
@@ -102,7 +103,10 @@ def _crashed(argv: list[str], activity: str, status: int) -> HostError:
 def spawn(
     argv: list[str], env: dict[str, str], activity: str, timeout_s: float
 ) -> tuple[bytes, int]:
-    """Run a program; return its stdout and wait status. A timeout kills its process group."""
+    """Run a program; return its stdout and wait status.
+
+    Its process group is killed after `timeout_s` seconds in which it did not wait for a processor.
+    """
     from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
 
     read_end, write_end = posix.pipe()
@@ -111,7 +115,12 @@ def spawn(
         _become(argv, env, write_end)
     posix.close(write_end)
 
-    def too_late(_number: int, _frame: object) -> None:
+    deadline = Deadline(timeout_s, pid)
+
+    def look(_number: int, _frame: object) -> None:
+        if left_s := deadline.left_s():
+            setitimer(ITIMER_REAL, left_s)
+            return
         raise HostError(
             f"{activity} took longer than {timeout_s:g} s and was stopped",
             hint="does nvidia-smi hang too? dmesg may say why",
@@ -119,7 +128,7 @@ def spawn(
 
     # The parent may have blocked SIGALRM. No other code here uses the alarm, and exec follows.
     pthread_sigmask(SIG_UNBLOCK, [SIGALRM])
-    previous_handler = signal(SIGALRM, too_late)
+    previous_handler = signal(SIGALRM, look)
     setitimer(ITIMER_REAL, timeout_s)
     chunks = []
     status = None

@@ -3,8 +3,8 @@
 
 The actions of XIDs are in `xids.csv`, in an administrator's table, and in two variables of
 NVIDIA's device plugin, with the meaning that it documents: `DP_DISABLE_HEALTHCHECKS` has XIDs to
-ignore, `DP_ENABLE_HEALTHCHECKS` has exceptions. The plugin's own list of ignored XIDs stays in
-force. Source of the numbers: nvml.h.
+ignore, `DP_ENABLE_HEALTHCHECKS` has exceptions. With `is_incumbent`, the plugin's own list of
+ignored XIDs (APPLICATION) counts, not the table. Source of the numbers: nvml.h.
 """
 
 from __future__ import annotations

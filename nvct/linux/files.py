@@ -31,6 +31,7 @@ MIB = 1 << 20
 EVERY_ID = [b"0", b"0", b"4294967295"]
 LINK_LIMIT = 40  # the kernel's MAXSYMLINKS
 TEMPORARY_PREFIX = ".nvct-"
+PAUSE_S = 0.01  # between two attempts to lock
 
 
 def write_atomic(
@@ -334,14 +335,15 @@ class Lock:
     def __enter__(self) -> Self:
         import time  # built in; few callers lock
 
-        end = time.monotonic() + self.timeout_s
+        left_s = self.timeout_s  # by pauses: who waits for a processor may wait longer
         while (fd := try_lock(self.path, self.dir_fd)) < 0:
-            if time.monotonic() >= end:
+            if left_s <= 0:
                 raise HostError(
                     f"{self.path} has been locked by another process for {self.timeout_s:g} s",
                     hint="see who holds it: fuser -v " + self.path[-60:],
                 )
-            time.sleep(0.01)
+            time.sleep(PAUSE_S)
+            left_s -= PAUSE_S
         self.fd = fd
         return self
 

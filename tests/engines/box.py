@@ -21,6 +21,7 @@ from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import attach
 from nvct_sim.tree import Node
 from tests.engines.inside import READY
+from tests.support.cpu import Limit
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent
@@ -144,9 +145,9 @@ class Box:
         Raises:
             ContainerNotPossibleError: the time is up; the error has the end of the log.
         """
-        end = time.monotonic() + timeout_s
+        limit = Limit(timeout_s)
         while not ready():
-            if time.monotonic() > end:
+            if limit.is_over:
                 text = (self.work / log).read_text(encoding="utf-8", errors="replace")
                 raise ContainerNotPossibleError(f"it does not start here: {text[-400:]}")
             time.sleep(0.1)

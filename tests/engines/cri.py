@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from tests.engines.box import Box
+from tests.support.cpu import Limit
 
 SOCKET = "/run/containerd/containerd.sock"
 CRIO_SOCKET = "/run/crio/crio.sock"
@@ -144,13 +145,13 @@ class _Session:
 
     def _wait(self, container: str) -> int:
         api = self._api
-        end = time.monotonic() + END_TIMEOUT_S
+        limit = Limit(END_TIMEOUT_S)
         while True:
             request = api.ContainerStatusRequest(container_id=container)
             status = self._runtime.ContainerStatus(request).status
             if status.state == api.CONTAINER_EXITED:
                 return int(status.exit_code)
-            if time.monotonic() > end:
+            if limit.is_over:
                 return 124  # as in timeout(1)
             time.sleep(0.02)
 

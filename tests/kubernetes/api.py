@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tests.support.cpu import Limit
+
 Object: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 30.0
@@ -135,9 +137,9 @@ class _UnixConnection(http.client.HTTPConnection):
 
 def wait(holds: Callable[[], object], timeout_s: float = TIMEOUT_S) -> bool:
     """Wait until a condition holds; return False if the time is up."""
-    end = time.monotonic() + timeout_s
+    limit = Limit(timeout_s)
     while not holds():
-        if time.monotonic() > end:
+        if limit.is_over:
             return False
         time.sleep(LOOK_S)
     return True

@@ -21,6 +21,7 @@ from nvct.agent.device_plugin.resources import GPU
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import ApiError
 from tests.kubernetes.cluster import Cluster
+from tests.support.cpu import Limit
 
 SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
 METHOD = "/v1.PodResourcesLister/GetAllocatableResources"
@@ -121,7 +122,7 @@ class Watch:
         Raises:
             AssertionError: the time is up.
         """
-        end = time.monotonic() + limit_s
+        limit = Limit(limit_s)
         while True:
             took = [
                 _settled(samples, count, since)
@@ -129,7 +130,7 @@ class Watch:
             ]
             if None not in took:
                 break
-            assert time.monotonic() < end, (event, self._history.kubelet[-20:])
+            assert not limit.is_over, (event, self._history.kubelet[-20:])
             time.sleep(PERIOD_S)
         listed, shown = (seconds or 0.0 for seconds in took)
         print(f"{event}: the kubelet's list is right after {listed:.2f} s, the Node {shown:.2f} s")

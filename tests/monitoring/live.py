@@ -29,6 +29,7 @@ from nvct.agent.web.http import Answer, Request
 from nvct_sim import node_changes, tree
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import RULES, program
+from tests.support.cpu import Limit
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
@@ -70,12 +71,12 @@ class Live:
 
     def wait(self, expression: str) -> None:
         """Wait until an expression has an answer."""
-        end = time.monotonic() + TIMEOUT_S
+        limit = Limit(TIMEOUT_S)
         while True:
             with contextlib.suppress(OSError):
                 if self.query(expression):
                     return
-            assert time.monotonic() < end, expression
+            assert not limit.is_over, expression
             time.sleep(0.2)
 
 

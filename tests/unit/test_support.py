@@ -17,6 +17,18 @@ def test_cpu_time_over_the_limit_fails_and_waiting_does_not() -> None:
         sum(range(20_000_000))
 
 
+def test_a_limit_is_longer_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cpu, "_share", lambda: 0.25)
+    limit = cpu.Limit(10)
+
+    now[0] += 39
+    assert not limit.is_over
+    now[0] += 2
+    assert limit.is_over
+
+
 def test_what_failed_is_made_again_and_what_was_made_is_not(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer to Allocate: devices, mounts and variables of a container.
+"""The answer to Allocate: devices, mounts, variables of a container; what sharing refuses.
 
 Contract: pure functions. Answers equal those of NVIDIA's device plugin 0.20, except for the order:
 devices have the order of the machine, not that of the request.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the pods that have a GPU or MIG instance, by every form of the kubelet's device ids.
+"""Finds the pods that have a GPU or MIG instance, by all device ids of `kubelet/pod_resources`.
 
 The forms: GPU-… and MIG-… UUIDs; those with `::N` or `/vgpuN` at the end, which a plugin makes of
 one shared GPU; nvidia0 and nvidia0/gi7 (GKE); gpu-0, a device of the driver gpu.nvidia.com for

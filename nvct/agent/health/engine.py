@@ -42,8 +42,8 @@ T = TypeVar("T")
 Changed: TypeAlias = Callable[[Iterable["Change"]], None]
 
 EVENTS_S = 0.5  # Between two questions, each of which also asks every GPU for a value
-SUSPECT_S = 1.2  # After this wait for an answer, the devices are unhealthy; it takes 1 ms
-TICKS = 12  # Parts of that wait: on a machine without CPU to spare, each of them takes longer
+SUSPECT_S = 2.0  # After this wait for an answer, the devices are unhealthy; it takes 1 ms
+TICKS = 20  # Parts of that wait: on a machine without CPU to spare, each of them takes longer
 LOOK_S = 5.0  # Between two looks at NVML's values while all devices are healthy
 LOOK_SOON_S = 1.0  # The same while one is not, or after an XID
 PREFIX = "nvct_health"

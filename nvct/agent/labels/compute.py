@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the labels of a node: of GPU feature discovery 0.20, extra ones, and the user's own.
+"""Computes the labels of a node: versions, MIG, all of GPU feature discovery 0.20, extra ones.
 
 MIG strategy none has no labels of MIG devices; mixed has a set for each profile, mig-<profile>.*.
 With single, MIG devices take the place of GPUs in the labels gpu.*, or mark the node as INVALID if

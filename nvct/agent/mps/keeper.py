@@ -31,6 +31,7 @@ from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
+from nvct.linux.deadline import Deadline
 
 PERIOD_S, SOON_S = 2.0, 0.5  # How often the daemons are looked at; and when one has just ended
 DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)  # Until the next start, by the failures before it
@@ -287,7 +288,7 @@ class KeeperProcess:
             for name in (*self._state, *daemons)
         }
         try:
-            messages.send(process.connection, typed.dump(wanted), time.monotonic() + 1)
+            messages.send(process.connection, typed.dump(wanted), Deadline(1))
             self._sent = wanted
             self._requests += 1
         except (EOFError, TimeoutError, OSError) as error:
@@ -296,7 +297,7 @@ class KeeperProcess:
     def _receive(self, process: WorkerProcess) -> None:
         while select.select([process.connection], [], [], 0)[0]:
             try:
-                message = messages.receive(process.connection, time.monotonic() + 1)
+                message = messages.receive(process.connection, Deadline(1))
                 told = typed.load(State, message)
             except (EOFError, TimeoutError, typed.MalformedError):
                 return

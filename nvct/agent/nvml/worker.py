@@ -17,7 +17,6 @@ import signal
 import socket
 import struct
 import sys
-import time
 
 from nvct import typed
 from nvct.agent import host_side
@@ -29,6 +28,7 @@ from nvct.agent.nvml.supervisor import HELLO, Hello, Supervisor, ask_engine
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.deadline import Deadline
 from nvct.linux.files import split
 from nvct.oci.jsontext import Json
 
@@ -133,9 +133,9 @@ class Worker:
     def _answer(self, client: socket.socket) -> None:
         self._is_answering = True
         try:
-            message = messages.receive(client, time.monotonic() + MESSAGE_S)
+            message = messages.receive(client, Deadline(MESSAGE_S))
             answer = self._supervisor.answer(message)
-            messages.send(client, answer, time.monotonic() + MESSAGE_S)
+            messages.send(client, answer, Deadline(MESSAGE_S))
         except EOFError:
             self._end(client, "it has closed its connection")
         except TimeoutError:
@@ -186,12 +186,12 @@ def _release_of(path: str) -> str | None:
     None if it does not answer, "" if it speaks another protocol.
     """
     with socket.socket(socket.AF_UNIX) as connection:
-        until = time.monotonic() + LOOK_S
+        deadline = Deadline(LOOK_S)
         try:
             connection.connect(path)
             arguments: Json = {"library": "", "limit_s": LOOK_S, "call": {}}
-            messages.send(connection, {"id": 1, "verb": HELLO, "arguments": arguments}, until)
-            answer = messages.value_of(messages.receive(connection, until), 1)
+            messages.send(connection, {"id": 1, "verb": HELLO, "arguments": arguments}, deadline)
+            answer = messages.value_of(messages.receive(connection, deadline), 1)
             return typed.load(Hello, answer, HELLO).release
         except (OSError, EOFError):
             return None

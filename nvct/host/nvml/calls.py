@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.kernel import trusted_file
+from nvct.linux.deadline import Deadline
 
 T = TypeVar("T")
 Handle: TypeAlias = Any
@@ -71,7 +72,7 @@ class Calls:
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
         self.module = module
         self.last = ""  # the function's name, for an error: NVML's own text does not contain it
-        self.until = math.inf  # the deadline of the request, by `time.monotonic`
+        self.deadline = Deadline(math.inf)  # for the answers of all GPUs
 
     def copy(self) -> Calls:
         """Return a new object with the same module, for another thread."""
@@ -110,17 +111,17 @@ class Driver:
         self,
         question: Callable[..., object],
         arguments: dict[str, object],
-        until: float = math.inf,
+        deadline: Deadline | None = None,
     ) -> object:
         """Return the result of a function that is called with `Calls` and the arguments.
 
-        `until` is the deadline, by `time.monotonic`: the session ends this process then. NvmlError
+        The session ends this process some time after the deadline. NvmlError
         if the library cannot be loaded or initialized, or refuses a call.
         """
         if self._nvml is None:
             self._nvml = Calls(self._load(self._path))
         nvml = self._nvml
-        nvml.until = until
+        nvml.deadline = deadline or Deadline(math.inf)
         try:
             if not self._is_initialized:
                 nvml.nvmlInit()

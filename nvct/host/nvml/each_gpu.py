@@ -134,8 +134,8 @@ class _Inquiry(Generic[T]):
             while (come := self._count()) < count:
                 if parts >= PARTS and (come or not for_one):
                     return
-                left_s = self._nvml.until - MARGIN_S - time.monotonic()
-                if come and left_s <= 0:
+                left_s = self._nvml.deadline.left_s()
+                if come and not left_s:
                     return
                 part_s = limit_s / PARTS
                 is_notified = self._come.wait(min(part_s, left_s) if come else part_s)

@@ -13,13 +13,12 @@ order, and the session sends one at a time. Closing the socket ends the session.
 
 from __future__ import annotations
 
-import time
-
 # Module `socket` takes 3 ms to import; `_socket` is its part in C.
 from _socket import MSG_NOSIGNAL, socket
 
 from nvct import errors
 from nvct.errors import DocumentError
+from nvct.linux.deadline import Deadline
 from nvct.oci import jsontext
 from nvct.oci.jsontext import Json
 from nvct.typed import MalformedError
@@ -39,25 +38,27 @@ class MalformedMessageError(MalformedError):
     """The other side does not speak this protocol; the text says what is wrong."""
 
 
-def send(connection: socket, message: Json, until: float | None = None) -> None:
-    """Write one message before a deadline of `time.monotonic`; None waits without limit.
+def send(connection: socket, message: Json, deadline: Deadline | None = None) -> None:
+    """Write one message before a deadline; None waits without limit.
 
     TimeoutError if the deadline has passed; EOFError if the other side has closed the connection.
     """
-    write(connection, encode(message), until)
+    write(connection, encode(message), deadline)
 
 
-def write(connection: socket, data: bytes, until: float | None = None) -> None:
+def write(connection: socket, data: bytes, deadline: Deadline | None = None) -> None:
     """Write an encoded message; arguments and errors as for `send`."""
     while data:
-        _set_deadline(connection, until)
+        _set_timeout(connection, deadline)
         try:
             data = data[connection.send(data, MSG_NOSIGNAL) :]
+        except TimeoutError:  # the deadline may have moved
+            continue
         except ConnectionError as error:
             raise EOFError from error
 
 
-def receive(connection: socket, until: float | None = None) -> Json:
+def receive(connection: socket, deadline: Deadline | None = None) -> Json:
     """Read one message.
 
     Raises:
@@ -65,7 +66,7 @@ def receive(connection: socket, until: float | None = None) -> Json:
         EOFError: the other side has closed the connection.
         MalformedMessageError: the data is not a message.
     """
-    return decode(_read(connection, length_of(_read(connection, HEADER, until)), until))
+    return decode(_read(connection, length_of(_read(connection, HEADER, deadline)), deadline))
 
 
 def encode(message: Json) -> bytes:
@@ -127,12 +128,14 @@ def value_of(message: Json, number: int) -> Json:
     raise MalformedMessageError("a message is not an answer")
 
 
-def _read(connection: socket, size: int, until: float | None) -> bytes:
+def _read(connection: socket, size: int, deadline: Deadline | None) -> bytes:
     data = bytearray()
     while len(data) < size:
-        _set_deadline(connection, until)
+        _set_timeout(connection, deadline)
         try:
             chunk = connection.recv(min(size - len(data), 1 << 16))
+        except TimeoutError:  # the deadline may have moved
+            continue
         except ConnectionError as error:
             raise EOFError from error
         if not chunk:
@@ -141,11 +144,8 @@ def _read(connection: socket, size: int, until: float | None) -> bytes:
     return bytes(data)
 
 
-def _set_deadline(connection: socket, until: float | None) -> None:
-    if until is None:
-        connection.settimeout(None)
-        return
-    remaining_s = until - time.monotonic()
-    if remaining_s <= 0:
+def _set_timeout(connection: socket, deadline: Deadline | None) -> None:
+    left_s = None if deadline is None else deadline.left_s()
+    if left_s == 0:
         raise TimeoutError
-    connection.settimeout(remaining_s)
+    connection.settimeout(left_s)

@@ -24,6 +24,8 @@ from _thread import get_native_id
 from collections.abc import Callable
 from typing import NoReturn
 
+from nvct.linux.deadline import Deadline
+
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 NAME = b"nvct-nvml"  # in ps and /proc/PID/comm; the kernel keeps 15 bytes
@@ -77,11 +79,11 @@ class WorkerProcess:
 
     def wait(self, limit_s: float) -> bool:
         """Wait for the end of the process; return whether it ended in time."""
-        until = time.monotonic() + limit_s
+        deadline = Deadline(limit_s, self.pid)
         pause_s = PAUSE_S
         while not self.has_ended():
-            left_s = until - time.monotonic()
-            if left_s <= 0:
+            left_s = deadline.left_s()
+            if not left_s:
                 return False
             time.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)

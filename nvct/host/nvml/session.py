@@ -26,6 +26,7 @@ from nvct.host.nvml import messages
 from nvct.host.nvml.messages import HANG
 from nvct.host.nvml.model import GpuProperties, NvmlReport
 from nvct.host.nvml.process import KILL_S, WorkerProcess
+from nvct.linux.deadline import Deadline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class NvmlSession:
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
 
-    A call has `limit_s` seconds. `serve` runs in the worker, by default `worker.serve`. With
-    `root`, the library below that folder is loaded only if no other user than root can change it,
-    see `trusted_file`.
+    A call has `limit_s` seconds, in which the worker's waits for a processor do not count. `serve`
+    runs in the worker, by default `worker.serve`. With `root`, the library below that folder is
+    loaded only if no other user than root can change it, see `trusted_file`.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class NvmlSession:
             raise self._stuck(worker)
         since = time.monotonic()
         try:
-            answer = self._exchange(worker.connection, verb, arguments or {})
+            answer = self._exchange(worker, verb, arguments or {})
             if self.first_answer_s is None:
                 self.first_answer_s = time.monotonic() - since
             return typed.load(kind, answer, verb)
@@ -177,13 +178,14 @@ class NvmlSession:
             self._kill(worker)
             raise
 
-    def _exchange(self, connection: socket, verb: str, arguments: Mapping[str, Json]) -> Json:
-        until = time.monotonic() + self.limit_s
+    def _exchange(self, worker: WorkerProcess, verb: str, arguments: Mapping[str, Json]) -> Json:
+        connection = worker.connection
+        deadline = Deadline(self.limit_s, worker.pid)
         self._requests += 1
         words: dict[str, Json] = {**arguments, messages.CALL_LIMIT: self.limit_s}
         request: Json = {"id": self._requests, "verb": verb, "arguments": words}
-        messages.send(connection, request, until)
-        return messages.value_of(messages.receive(connection, until), self._requests)
+        messages.send(connection, request, deadline)
+        return messages.value_of(messages.receive(connection, deadline), self._requests)
 
     def _own_worker(self) -> WorkerProcess | None:
         worker = self._worker

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from _socket import socket
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -24,6 +23,7 @@ from nvct.host.nvml import calls, each_gpu, messages
 from nvct.host.nvml.calls import Calls, Load
 from nvct.host.nvml.mig_model import CHANGES
 from nvct.host.nvml.process import DEBUG_ENV
+from nvct.linux.deadline import Deadline
 from nvct.oci.jsontext import Json
 
 PACKAGE = "nvct.host.nvml"
@@ -67,9 +67,10 @@ def _answer(driver: calls.Driver, number: int, verb: str, arguments: dict[str, J
     """Return an answer with a value or an error; a value that is not JSON becomes an error."""
     words: dict[str, object] = {**arguments}
     limit_s = words.pop(messages.CALL_LIMIT, None)
-    until = time.monotonic() + limit_s if isinstance(limit_s, (int, float)) else math.inf
+    timed_s = limit_s - each_gpu.MARGIN_S if isinstance(limit_s, (int, float)) else math.inf
+    deadline = Deadline(timed_s, os.getpid())
     try:
-        value = driver.ask(_function(verb), words, until)
+        value = driver.ask(_function(verb), words, deadline)
         return messages.encode({"id": number, "value": typed.dump(value)})
     except NvctError as error:
         failure = error

@@ -32,6 +32,7 @@ from tests.kubernetes.dra import (
     make_classes,
     make_node,
 )  # fmt: skip
+from tests.support.cpu import Limit
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
 
 pytestmark = [pytest.mark.slow, ON_ONE]
@@ -67,13 +68,13 @@ class Lonely:
 
     async def start(self) -> None:
         self.driver.launch()
-        end = time.monotonic() + TIMEOUT_S
+        limit = Limit(TIMEOUT_S)
         while True:
             try:
                 await self.kubelet.register()
                 return
             except (AssertionError, ValueError, grpc.aio.AioRpcError):
-                assert time.monotonic() < end, self.driver.log()
+                assert not limit.is_over, self.driver.log()
             await asyncio.sleep(0.05)
 
     def allocate(self, name: str, chosen: list[str]) -> ClaimRef:

@@ -37,6 +37,7 @@ from tests.kubernetes.dra import (
     scheduled_to,
 )  # fmt: skip
 from tests.kubernetes.pods import ENDED, Pod, run
+from tests.support.cpu import Limit
 
 RANDOM = 500 if FULL else 8
 AT_ONCE = 20
@@ -81,6 +82,17 @@ def policy(node: Cluster, name: str) -> object:
         one for each in found["items"] for one in each["spec"]["devices"] if one["name"] == name
     ]
     return device["capacity"]["memory"]["requestPolicy"]
+
+
+@pytest.fixture(autouse=True)
+def _no_share_is_left(node: Cluster) -> None:
+    """Wait until the pods of former tests have given their shares back: the next ones need them."""
+
+    def left() -> list[str]:
+        claims = node.api.get(CLAIMS)["items"]
+        return [one["metadata"]["name"] for one in claims if "allocation" in one["status"]]
+
+    assert wait(lambda: not left(), TIMEOUT_S), left()
 
 
 def share(node: Cluster, name: str, memory: str, uuid: str) -> None:
@@ -228,9 +240,9 @@ def test_random_shares_leave_nothing_behind(node: Cluster, kubeconfig: str) -> N
     there: set[str] = set()
     may_fail: set[str] = set()
     with driver(node, kubeconfig, "mixed") as made:
-        end = time.monotonic() + 120 + 5 * RANDOM
+        limit = Limit(120 + 5 * RANDOM)
         while left or there:
-            assert time.monotonic() < end, (there, made.log())
+            assert not limit.is_over, (there, made.log())
             while left and len(there) < AT_ONCE:
                 name = left.pop()
                 gib = dice.choice((2, 5, 10, 20, 40))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nvct.host.modes import has_gpu
+from tests.support.cpu import Limit
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
 from tests.unit.agent.test_agent import agent, folder, forever, serving
@@ -73,9 +74,9 @@ def test_without_a_gpu_the_agent_sleeps(
             env={"PATH": os.environ["PATH"], "KUBELET_SOCKET": f"{tmp_path}/kubelet.sock"},
         )  # fmt: skip
     try:
-        end = time.monotonic() + TIMEOUT_S
+        limit = Limit(TIMEOUT_S)
         while "no NVIDIA GPU" not in log.read_text():
-            assert time.monotonic() < end, log.read_text()
+            assert not limit.is_over, log.read_text()
             time.sleep(0.05)
         loaded = Path(f"/proc/{process.pid}/maps").read_text()
         size = pss_kib(process.pid)

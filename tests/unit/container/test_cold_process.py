@@ -15,6 +15,7 @@ from nvct import errors
 from nvct.container import cold_process
 from nvct.container.plan.store import Store
 from nvct.errors import HostError, NvctError
+from tests.support.cpu import LOOP, NICE, Limit, starved
 from tests.support.descriptors import none_left_open
 from tests.support.forked import run_forked
 from tests.support.launcher import script
@@ -34,9 +35,9 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    end = time.monotonic() + seconds
+    limit = Limit(seconds)
     while not condition():
-        if time.monotonic() > end:
+        if limit.is_over:
             return False
         time.sleep(0.01)
     return True
@@ -144,6 +145,15 @@ def test_a_cold_side_that_hangs_is_killed_with_its_children(tmp_path: Path) -> N
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert wait_for(lambda: not any(is_running(pid) for pid in pids))
+
+
+def test_a_cold_side_that_waits_for_a_processor_does_not_hang(tmp_path: Path) -> None:
+    program = cold(tmp_path, f"{NICE}; {LOOP}; echo '{{}}'\n")
+
+    with starved():
+        began = time.monotonic()
+        assert cold_process.run(program, ["own"], {}, timeout_s=0.5) == {}
+        assert time.monotonic() - began > 0.5 or os.nice(0) > 0
 
 
 def test_a_cold_side_that_hangs_after_its_answer_is_killed(tmp_path: Path) -> None:

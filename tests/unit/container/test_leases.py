@@ -18,6 +18,7 @@ from nvct.container.request.free import parse
 from nvct.container.request.model import Want
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux.walk import names_in
+from tests.support.cpu import Limit
 
 GPUS = [f"GPU-{n}" for n in range(8)]
 ONE = parse("free:1", "x")
@@ -73,9 +74,9 @@ def test_a_lease_ends_with_its_process(folder: Path, sleeper: subprocess.Popen[b
 
 
 def wait_for(holds: object, seconds: float = 10) -> bool:
-    until = time.monotonic() + seconds
+    limit = Limit(seconds)
     while not holds():  # type: ignore[operator]
-        if time.monotonic() > until:
+        if limit.is_over:
             return False
         time.sleep(0.01)
     return True

@@ -187,7 +187,7 @@ async def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: La
         began = time.monotonic()
         await until(lambda: len(lab.unhealthy()) == 8)
         assert time.monotonic() - began < 20  # the fault lasts a minute
-        assert "NVML does not answer within 1.2 s" in lab.log.getvalue()
+        assert "NVML does not answer within 2 s" in lab.log.getvalue()
         node_changes.set_fault(lab.node, "hang", 0)
         await until(lambda: not lab.unhealthy())
         assert "NVML answers again" in lab.log.getvalue()

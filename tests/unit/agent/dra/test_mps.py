@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
 from nvct_sim import tree
 from nvct_sim.tree import Node
+from tests.support.cpu import Limit
 from tests.support.nvml_node import CACHE
 from tests.support.processes import captured
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -239,9 +239,9 @@ async def test_daemons_of_claims_and_of_the_device_plugin_do_not_stop_each_other
         plugins = Daemon(resource=GPU, uuids=(inventory[2],), percentage=50)
 
         async def ready(*daemons: Daemon) -> dict[str, str]:
-            end = time.monotonic() + 20
+            limit = Limit(20)
             while any((state := await client.mps(daemons, starts=True)).values()):
-                assert time.monotonic() < end, state
+                assert not limit.is_over, state
                 await asyncio.sleep(0.02)
             return state
 

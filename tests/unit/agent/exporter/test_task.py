@@ -4,7 +4,6 @@
 import asyncio
 import contextlib
 import io
-import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from nvct.agent.exporter.task import Exporter
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
 from nvct_sim import node_changes, tree
+from tests.support.cpu import Limit
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import client_of
 
@@ -57,9 +57,9 @@ async def serving(
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT_S
+    limit = Limit(TIMEOUT_S)
     while not holds():
-        assert time.monotonic() < end
+        assert not limit.is_over
         await asyncio.sleep(0.05)
 
 

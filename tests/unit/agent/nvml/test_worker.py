@@ -31,6 +31,7 @@ from nvct.host.nvml import messages
 from nvct.host.roots import Roots
 from nvct.oci.jsontext import Json
 from nvct_sim import node_changes, tree
+from tests.support.cpu import Limit
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.support.processes import captured
@@ -69,10 +70,10 @@ class Worker:
                 [sys.executable, *self.words],
                 env={**os.environ, **env}, stdout=file, stderr=file, cwd=REPOSITORY,
             )  # fmt: skip
-        end = time.monotonic() + TIMEOUT_S
+        limit = Limit(TIMEOUT_S)
         while "listens on" not in self.text:
             assert self.process.poll() is None, self.text
-            assert time.monotonic() < end, self.text
+            assert not limit.is_over, self.text
             time.sleep(0.02)
 
     @property
@@ -85,9 +86,9 @@ class Worker:
         return [int(pid) for pid in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def until(self, holds: Callable[[], object]) -> None:
-        end = time.monotonic() + TIMEOUT_S
+        limit = Limit(TIMEOUT_S)
         while not holds():
-            assert time.monotonic() < end, self.text
+            assert not limit.is_over, self.text
             time.sleep(0.02)
 
     def connect(self) -> socket.socket:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nvct.host.nvml import worker
 from nvct.host.nvml.session import NvmlSession
+from tests.support.cpu import Limit
 from tests.unit.host.nvml.library import PythonNvml
 
 LIBRARY = "/lib/libnvidia-ml.so.1"
@@ -61,9 +62,9 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    until = time.monotonic() + TIMEOUT_S
+    limit = Limit(TIMEOUT_S)
     while is_running(pid):
-        assert time.monotonic() < until
+        assert not limit.is_over
         time.sleep(0.02)
 
 

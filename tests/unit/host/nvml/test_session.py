@@ -15,9 +15,13 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import NvmlError
+from nvct.host.nvml import worker
 from nvct.host.nvml.session import NvmlSession
+from tests.support.cpu import starved
 from tests.support.host_tree import elf_bytes
+from tests.unit.host.nvml.library import PythonNvml
 from tests.unit.host.nvml.sessions import (
+    GPU,
     LIBRARY,
     TIMEOUT_S,
     entries,
@@ -50,6 +54,28 @@ def test_closing_reaps_and_the_next_call_starts_a_new_worker(session: NvmlSessio
     session.close()
     session.check()
     assert pid_of(session) != pid
+
+
+class SlowNvml(PythonNvml):
+    """A library that needs 20 ms of a processor for each call that names the driver's version."""
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802 - NVML's name
+        end = time.process_time() + 0.02
+        while time.process_time() < end:
+            pass
+        return super().nvmlSystemGetDriverVersion()
+
+
+def test_a_worker_that_waits_for_a_processor_does_not_hang() -> None:
+    def serve(connection: socket, path: str) -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, 19)
+        worker.serve(connection, path, lambda _path: SlowNvml(GPU))
+
+    session = NvmlSession(LIBRARY, limit_s=0.3, serve=serve)
+    with contextlib.closing(session), starved():
+        began = time.monotonic()
+        session.report()
+        assert time.monotonic() - began > 0.3 or os.nice(0) > 0
 
 
 def test_nothing_is_started_before_the_first_call(session: NvmlSession, log: Path) -> None:

@@ -20,6 +20,7 @@ from nvct.host.nvml.model import (
 )
 from nvct.host.nvml.session import NvmlSession
 from nvct_sim import node_changes, tree
+from tests.support.cpu import Limit
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.host.nvml.library import PythonNvml
@@ -165,15 +166,15 @@ def test_a_machine_without_events_says_so_and_is_watched_for_hangs(
 
 
 def until(holds: Callable[[], object]) -> None:
-    end = time.monotonic() + TIMEOUT_S
+    limit = Limit(TIMEOUT_S)
     while not holds():
-        assert time.monotonic() < end
+        assert not limit.is_over
         time.sleep(0.02)
 
 
 def wait_for_events(session: NvmlSession) -> NvmlEvents:
-    end = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < end:
+    limit = Limit(TIMEOUT_S)
+    while not limit.is_over:
         found = session.ask("events", NvmlEvents)
         if found.events:
             return found

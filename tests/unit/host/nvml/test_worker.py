@@ -19,6 +19,7 @@ from nvct.errors import NvctError, NvmlError, to_dict
 from nvct.host.nvml import messages, worker
 from nvct.host.nvml.messages import MalformedMessageError
 from nvct.host.nvml.session import NvmlSession
+from nvct.linux.deadline import Deadline
 from nvct.oci.jsontext import Json
 from tests.unit.host.nvml.library import PythonNvml, nvml_error
 
@@ -224,8 +225,8 @@ def framed(data: bytes) -> bytes:
     return len(data).to_bytes(4, "big") + data
 
 
-def soon() -> float:
-    return time.monotonic() + 20
+def soon() -> Deadline:
+    return Deadline(20)
 
 
 def test_messages_come_in_their_order(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -245,7 +246,7 @@ def test_no_message_until_the_deadline_is_a_timeout(
 
     before = time.monotonic()
     with pytest.raises(TimeoutError):
-        messages.receive(session_end, before + 0.05)
+        messages.receive(session_end, Deadline(0.05))
     assert 0.04 < time.monotonic() - before < 10
 
 
@@ -253,7 +254,7 @@ def test_a_side_that_does_not_read_is_a_timeout(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     with pytest.raises(TimeoutError):
-        messages.send(ends[0], "x" * 10_000_000, time.monotonic() + 0.05)
+        messages.send(ends[0], "x" * 10_000_000, Deadline(0.05))
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", framed(b"[1]")[:-1]])
