@@ -3,6 +3,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,8 @@ def test_what_changes_while_it_runs_is_published(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Lab], None]
 ) -> None:
     """The path unit that starts it sees no change until it has ended."""
+    roots_of, etc = live_host.roots_of, str(lab.home / "etc")  # not the host's
+    monkeypatch.setattr(live_host, "roots_of", lambda config: replace(roots_of(config), etc=etc))
     written: list[int] = []
 
     def write(*args: Any, **values: Any) -> None:
