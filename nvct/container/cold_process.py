@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 20
 LOCK_TIMEOUT_S = TIMEOUT_S + 10
 """Longer than TIMEOUT_S, so that a waiting create reports the error of the one with the lock."""
+LAST_LOOK_S = 0.1
+KILL_S, PAUSE_S = 2.0, 0.005
 NOT_STARTED = 127
 KEPT_VARIABLES = (
     "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
@@ -107,7 +109,15 @@ def spawn(
 
     Its process group is killed after `timeout_s` seconds in which it did not wait for a processor.
     """
-    from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
+    from _signal import (
+        ITIMER_REAL,
+        SIG_IGN,
+        SIG_UNBLOCK,
+        SIGALRM,
+        pthread_sigmask,
+        setitimer,
+        signal,
+    )  # fmt: skip
 
     read_end, write_end = posix.pipe()
     pid = posix.fork()
@@ -116,10 +126,16 @@ def spawn(
     posix.close(write_end)
 
     deadline = Deadline(timeout_s, pid)
+    is_late = has_ended = False
 
     def look(_number: int, _frame: object) -> None:
-        if left_s := deadline.left_s():
-            setitimer(ITIMER_REAL, left_s)
+        nonlocal is_late
+        if has_ended:
+            return
+        left_s = deadline.left_s()
+        if left_s or not is_late:
+            is_late = not left_s  # what has come by now is read before the next look
+            setitimer(ITIMER_REAL, left_s or LAST_LOOK_S)
             return
         raise HostError(
             f"{activity} took longer than {timeout_s:g} s and was stopped",
@@ -129,20 +145,23 @@ def spawn(
     # The parent may have blocked SIGALRM. No other code here uses the alarm, and exec follows.
     pthread_sigmask(SIG_UNBLOCK, [SIGALRM])
     previous_handler = signal(SIGALRM, look)
-    setitimer(ITIMER_REAL, timeout_s)
+    setitimer(ITIMER_REAL, deadline.left_s() or LAST_LOOK_S)
     chunks = []
-    status = None
     try:
         while chunk := posix.read(read_end, 1 << 20):
             chunks.append(chunk)
-        status = posix.waitpid(pid, 0)[1]  # also limited: stdout can close long before the exit
+        # Also limited: stdout can close long before the exit. An alarm between the end and what
+        # notes it must not lead to the kill of another process, which has the pid by then.
+        posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOWAIT)
+        has_ended = True
     finally:
+        signal(SIGALRM, SIG_IGN)  # a look that is due would set the timer again
         setitimer(ITIMER_REAL, 0)
         signal(SIGALRM, previous_handler)
         posix.close(read_end)
-        if status is None:
+        if not has_ended:
             _kill(pid)
-    return b"".join(chunks), status
+    return b"".join(chunks), posix.waitpid(pid, 0)[1]
 
 
 def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
@@ -166,7 +185,10 @@ def _kill(pid: int) -> None:
         posix.killpg(pid, SIGKILL)
     except OSError:  # the child has not called setsid yet
         posix.kill(pid, SIGKILL)
-    posix.waitpid(pid, 0)
+    left_s = KILL_S
+    while not posix.waitpid(pid, posix.WNOHANG)[0] and left_s > 0:  # in state D it does not end
+        time.sleep(PAUSE_S)
+        left_s -= PAUSE_S
 
 
 def under_lock(

@@ -9,71 +9,97 @@ from __future__ import annotations
 
 import posix
 import time
+from _thread import get_native_id
 
 from nvct.linux.files import read_bytes
 
-LOOK_S = 0.05  # between two looks at a process that may be waiting for a processor
+PARTS = 20  # of a limit: after each, there is a look at the process
+THREADS = 512  # that a look is for; with more, all time counts
+TICK_S = 1 / posix.sysconf(posix.sysconf_names["SC_CLK_TCK"])
 
 
 class Deadline:
-    """A deadline in `limit_s` seconds, and later if the process `pid` waits for a processor."""
+    """A deadline in `limit_s` seconds, and later if the process `pid` waits for a processor.
 
-    __slots__ = ("_former", "_is_last", "_pid", "_until")
+    If a thread of the process or its children is ready to run at a look, only the time in which
+    they did run counts: what loops ends, too. A look counts one part at most, as its caller may
+    have waited for a processor itself.
+    """
+
+    __slots__ = ("_counts_s", "_next", "_part_s", "_pid", "_ran_s")
 
     def __init__(self, limit_s: float, pid: int = 0) -> None:
         self._pid = pid
-        self._until = time.monotonic() + limit_s
-        self._former = Use(pid) if pid else None
-        # Whether the process had run before the last look: if it has run again at the next one, it
-        # is not waiting for a processor.
-        self._is_last = False
+        self._counts_s = limit_s
+        self._part_s = limit_s / PARTS
+        self._next = time.monotonic() + self._part_s
+        self._ran_s: float | None = None
 
     def left_s(self) -> float:
-        """Return how many seconds are left until the deadline or the next look at it; 0: none."""
-        left_s = self._until - time.monotonic()
-        if left_s > 0 or self._former is None:
-            return max(left_s, 0.0)
-        former, self._former = self._former, Use(self._pid)
-        self._until += max(0.0, self._former.waited_s - former.waited_s)
-        left_s = self._until - time.monotonic()
-        if left_s <= 0:
-            runs = self._former.ran_ns != former.ran_ns
-            if not self._former.is_ready or (runs and self._is_last):
-                return 0.0
-            self._is_last = runs
-        return max(left_s, LOOK_S)
+        """Return how many seconds are left until the next call; 0 if the deadline has passed."""
+        now = time.monotonic()
+        if now < self._next:
+            return self._next - now
+        self._counts_s -= self._counted_s()
+        if self._counts_s < self._part_s / 2:
+            self._counts_s = 0.0
+            return 0.0
+        self._next = now + self._part_s
+        return self._part_s
+
+    def _counted_s(self) -> float:
+        use = Use(self._pid) if self._pid else None
+        if use is None or not use.is_ready:
+            return self._part_s
+        ran_s = use.ran_s if self._ran_s is None else self._ran_s
+        self._ran_s = use.ran_s
+        return min(self._part_s, max(0.0, use.ran_s - ran_s))
 
 
 class Use:
-    """What the living threads of a process and its children have had of the processors.
+    """Whether a process or a child of it could run, and how long they have run, also ended ones.
 
-    Zeros if the kernel does not tell. Source: /proc/PID/schedstat of
-    Documentation/scheduler/sched-stats.rst.
+    The thread that asks is left out. Source: proc(5).
     """
 
-    __slots__ = ("is_ready", "ran_ns", "waited_s")
+    __slots__ = ("is_ready", "ran_s", "threads")
 
     def __init__(self, pid: int) -> None:
         self.is_ready = False  # whether a thread runs, or waits for a processor
-        self.ran_ns = 0
-        self.waited_s = 0.0  # the wait that has not ended is not in it
+        self.ran_s = 0.0
+        self.threads = 0
         try:
-            for thread in posix.listdir(f"/proc/{pid}/task"):
-                self._add(f"/proc/{pid}/task/{thread}")
-        except OSError:  # it has ended
-            pass
+            is_own = posix.readlink("/proc/self") == str(posix.getpid())
+        except OSError:
+            is_own = False
+        pids = [pid] if is_own else []  # the processes of another pid namespace are others
+        while pids and self.threads < THREADS:
+            pids += self._add(pids.pop())
+        self.is_ready &= self.threads < THREADS
 
-    def _add(self, folder: str) -> None:
-        ran, waited, _ = map(int, _read(f"{folder}/schedstat").split() or (0, 0, 0))
-        self.ran_ns += ran
-        self.waited_s += waited / 1e9
-        state = _read(f"{folder}/stat").rpartition(b")")[2].split()[:1]
-        self.is_ready |= state == [b"R"] and ran > 0
-        for child in _read(f"{folder}/children").split():
-            use = Use(int(child))
-            self.ran_ns += use.ran_ns
-            self.waited_s += use.waited_s
-            self.is_ready |= use.is_ready
+    def _add(self, pid: int) -> list[int]:
+        """Add a process; return its children."""
+        children: list[int] = []
+        times = _stat(f"/proc/{pid}")[
+            11:15
+        ]  # utime, stime, and those of the children it waited for
+        self.ran_s += sum(map(int, times)) * TICK_S
+        try:
+            threads = posix.listdir(f"/proc/{pid}/task")
+        except OSError:  # it has ended
+            return children
+        own = str(get_native_id())
+        for thread in threads:
+            folder = f"/proc/{pid}/task/{thread}"
+            self.threads += 1
+            self.is_ready |= thread != own and _stat(folder)[:1] == [b"R"]
+            children += map(int, _read(f"{folder}/children").split())
+        return children
+
+
+def _stat(folder: str) -> list[bytes]:
+    """Return the fields of a process or thread from its state on; none if it has ended."""
+    return _read(f"{folder}/stat").rpartition(b")")[2].split()
 
 
 def _read(path: str) -> bytes:

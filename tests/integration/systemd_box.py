@@ -2,8 +2,9 @@
 """A machine of its own under a real systemd.
 
 For systemd-nspawn, which changes the cgroup mounts that it finds: so it runs in private
-namespaces, with one kind of cgroups. The tree is a Debian with systemd, which is booted from a
-copy-on-write layer.
+namespaces, with one kind of cgroups. Of cgroup v1 it gets groups of its own: systemd removes empty
+groups below its root, which may be those of a container that another test is starting. The tree is
+a Debian with systemd, which is booted from a copy-on-write layer.
 """
 
 import json
@@ -25,14 +26,24 @@ NSPAWN_ENV = "NVCT_TEST_NSPAWN"
 """Names an unpacked systemd-container package, where none is installed."""
 BOX = r"""
 set -eu
+groups() { awk '$3 == "cgroup" {print $2}' /proc/self/mounts; }
 if [ "$1" = v2 ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
+elif [ "$6" = outside ]; then
+    groups | while read -r m; do
+        mkdir "$m/$5"
+        for file in cpuset.cpus cpuset.mems; do
+            [ ! -e "$m/$file" ] || cat "$m/$file" > "$m/$5/$file"
+        done
+    done
+    for m in $(groups); do echo 0 > "$m/$5/cgroup.procs"; done
+    exec unshare -C sh "$0" "$1" "$2" "$3" "$4" "$5" inside
 else
     mkdir "$2/cgroups"
     mount -t tmpfs -o mode=755 cgroups "$2/cgroups"
-    awk '$3 == "cgroup" {print $2}' /proc/self/mounts | while read -r m; do
+    groups | while read -r m; do
         mkdir "$2/cgroups/${m##*/}"
-        mount --bind "$m" "$2/cgroups/${m##*/}"
+        mount --bind "$m/$5" "$2/cgroups/${m##*/}"
     done
     mount --rbind "$2/cgroups" /sys/fs/cgroup
 fi
@@ -107,10 +118,11 @@ def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> li
     if nspawn:
         env["PATH"] = f"{nspawn}/usr/bin:{env['PATH']}"
         env["LD_LIBRARY_PATH"] = f"{nspawn}/usr/lib/{os.uname().machine}-linux-gnu/systemd"
+    group = f"nvct-box-{os.getpid()}"
     try:
-        done = _captured(lab, tree, cgroups, env)
+        done = _captured(lab, tree, cgroups, group, env)
     finally:
-        _remove_groups()
+        _remove_groups(group)
     lines = (done.stdout + done.stderr).splitlines()
     if lines and lines[0].startswith("SKIP: "):
         pytest.skip(lines[0].removeprefix("SKIP: "))
@@ -118,22 +130,23 @@ def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> li
 
 
 def _captured(
-    lab: Path, tree: Path, cgroups: str, env: dict[str, str]
+    lab: Path, tree: Path, cgroups: str, group: str, env: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     return captured(
         ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
          "--propagation", "private", "sh", str(lab / "box"), cgroups, str(lab), str(tree),
-         str(REPOSITORY)],
+         str(REPOSITORY), group, "outside"],
         env=env, timeout=380,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
-def _remove_groups() -> None:
+def _remove_groups(group: str) -> None:
     """Remove the machine's control groups: nspawn starts no other one in a group that delegates."""
-    for top in ("/sys/fs/cgroup/payload", "/sys/fs/cgroup/unified/payload"):
+    tops = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}")]
+    for top in (*tops, "/sys/fs/cgroup/payload", "/sys/fs/cgroup/unified/payload"):
         events = Path(top, "cgroup.events")
-        if not events.exists() or "populated 1" in events.read_text(encoding="ascii"):
+        if events.exists() and "populated 1" in events.read_text(encoding="ascii"):
             continue  # of another machine that runs
         for folder, _, _ in os.walk(top, topdown=False):
             with suppress(OSError):

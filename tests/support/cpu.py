@@ -60,8 +60,8 @@ def starved() -> Iterator[None]:
         os.sched_setaffinity(0, every)
 
 
-LOOP = "i=0; while [ $i -lt 30000 ]; do i=$((i+1)); done"
-"""Work of some ten milliseconds of a processor, for a shell."""
+LOOP = "i=0; while [ $i -lt 6000 ]; do i=$((i+1)); done"
+"""Work of some milliseconds of a processor, for a shell."""
 NICE = (
     "renice -n 19 $$ > /dev/null; [ ! -e /proc/self/autogroup ] || echo 19 > /proc/self/autogroup"
 )

@@ -52,8 +52,10 @@ def write(connection: socket, data: bytes, deadline: Deadline | None = None) -> 
         _set_timeout(connection, deadline)
         try:
             data = data[connection.send(data, MSG_NOSIGNAL) :]
-        except TimeoutError:  # the deadline may have moved
+        except TimeoutError:  # until the next look; BlockingIOError after the last one
             continue
+        except BlockingIOError as error:
+            raise TimeoutError from error
         except ConnectionError as error:
             raise EOFError from error
 
@@ -134,8 +136,10 @@ def _read(connection: socket, size: int, deadline: Deadline | None) -> bytes:
         _set_timeout(connection, deadline)
         try:
             chunk = connection.recv(min(size - len(data), 1 << 16))
-        except TimeoutError:  # the deadline may have moved
+        except TimeoutError:  # until the next look; BlockingIOError after the last one
             continue
+        except BlockingIOError as error:
+            raise TimeoutError from error
         except ConnectionError as error:
             raise EOFError from error
         if not chunk:
@@ -145,7 +149,4 @@ def _read(connection: socket, size: int, deadline: Deadline | None) -> bytes:
 
 
 def _set_timeout(connection: socket, deadline: Deadline | None) -> None:
-    left_s = None if deadline is None else deadline.left_s()
-    if left_s == 0:
-        raise TimeoutError
-    connection.settimeout(left_s)
+    connection.settimeout(None if deadline is None else deadline.left_s())

@@ -84,7 +84,7 @@ class WorkerProcess:
         while not self.has_ended():
             left_s = deadline.left_s()
             if not left_s:
-                return False
+                return self.has_ended()
             time.sleep(min(pause_s, left_s))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
         return True

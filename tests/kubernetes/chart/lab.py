@@ -71,7 +71,8 @@ def installed(
     kept = [line.removeprefix(f"{NODE}: ").partition(" stays")[0] for line in printed]
     named = [*(path for path in kept if path.startswith("/")), *OTHERS]
     left = files_of(node) - files
-    assert not [p for p in left if not any(p.startswith(n) or n.startswith(p) for n in named)]
+    left = {p for p in left if not any(p.startswith(n) or n.startswith(p) for n in named)}
+    assert not left, left
 
 
 def files_of(node: Cluster) -> set[str]:

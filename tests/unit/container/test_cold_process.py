@@ -4,6 +4,7 @@
 import fcntl
 import json
 import os
+import posix
 import signal
 import time
 from collections.abc import Callable
@@ -152,8 +153,40 @@ def test_a_cold_side_that_waits_for_a_processor_does_not_hang(tmp_path: Path) ->
 
     with starved():
         began = time.monotonic()
-        assert cold_process.run(program, ["own"], {}, timeout_s=0.5) == {}
-        assert time.monotonic() - began > 0.5 or os.nice(0) > 0
+        assert cold_process.run(program, ["own"], {}, timeout_s=0.2) == {}
+        assert time.monotonic() - began > 0.2 or os.nice(0) > 0
+
+
+def test_an_answer_that_comes_while_its_reader_waits_for_a_processor_is_read(
+    tmp_path: Path,
+) -> None:
+    """The reader is stopped when the answer comes, and longer than the limit."""
+    program = cold(
+        tmp_path, "(sleep 1.5; kill -CONT $PPID) & sleep 0.2; kill -STOP $PPID; echo '{}'\n"
+    )
+
+    def read() -> None:
+        began = time.monotonic()
+        assert cold_process.run(program, ["own"], {}, timeout_s=0.6) == {}
+        assert time.monotonic() - began > 1
+
+    run_forked(read)
+
+
+def test_what_sigkill_does_not_end_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in state D: here the signal does not come."""
+    monkeypatch.setattr(cold_process, "KILL_S", 0.1)
+    monkeypatch.setattr(posix, "killpg", lambda _pid, _signal: None)
+    program = cold(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600\n")
+
+    with pytest.raises(HostError, match=r"took longer than 0\.2 s"):
+        cold_process.run(program, ["own"], {}, timeout_s=0.2)
+
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, 9)
+    os.waitpid(pid, 0)
 
 
 def test_a_cold_side_that_hangs_after_its_answer_is_killed(tmp_path: Path) -> None:

@@ -1,116 +1,164 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deadlines of processes that wait for a processor, and of some that do not."""
 
+import contextlib
 import os
+import posix
 import subprocess
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from nvct.linux import deadline
-from nvct.linux.deadline import LOOK_S, Deadline, Use
-from tests.support.cpu import starved
+from nvct.linux.deadline import PARTS, Deadline, Use
+from tests.support.cpu import Limit, starved
+
+SPIN = "while :; do :; done"
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time, to be changed."""
+    at = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: at[0])
+    return at
 
 
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Use:
-    """Return what is said of every process at the next look."""
-    told = Use(0)
-    told.waited_s = 3.0
-
-    def look(_pid: int) -> Use:
-        seen = Use(0)
-        seen.is_ready, seen.ran_ns, seen.waited_s = told.is_ready, told.ran_ns, told.waited_s
-        return seen
-
-    monkeypatch.setattr(deadline, "Use", look)
-    return told
+    """Return what is seen of every process at the next look."""
+    seen = Use(0)
+    monkeypatch.setattr(deadline, "Use", lambda _pid: seen)
+    return seen
 
 
-def test_a_deadline_passes(use: Use) -> None:
-    assert 9 < Deadline(10.0).left_s() <= 10
-    assert Deadline(0.0).left_s() == 0
-    assert Deadline(0.0, os.getpid()).left_s() == 0
-    assert Deadline(-1.0, os.getpid()).left_s() == 0
-    assert use.waited_s == 3
+def looks(limit: Deadline, now: list[float], at_most: int = 1000) -> int:
+    """Return how many looks there are until the deadline."""
+    for number in range(at_most):
+        left_s = limit.left_s()
+        if not left_s:
+            return number
+        now[0] += left_s
+    return at_most
 
 
-def test_the_wait_for_a_processor_is_added_once(use: Use) -> None:
-    limit = Deadline(0.0, os.getpid())
-    use.waited_s += 20
-
-    assert 19 < limit.left_s() <= 20
-    assert 19 < limit.left_s() <= 20
-    late = Deadline(-20.0, os.getpid())
-    use.waited_s += 1
-    assert late.left_s() == 0
-
-
-def test_a_short_wait_does_not_make_its_caller_look_all_the_time(use: Use) -> None:
-    limit = Deadline(0.0, os.getpid())
-    use.waited_s += 0.01
-
-    assert limit.left_s() in {0, LOOK_S}
+@contextlib.contextmanager
+def running(script: str) -> Iterator[int]:
+    process = subprocess.Popen(["/bin/sh", "-c", script], start_new_session=True)
+    try:
+        yield process.pid
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
 
 
-def test_who_is_ready_and_does_not_run_waits(use: Use) -> None:
-    limit = Deadline(0.0, os.getpid())
+def passes(limit: Deadline) -> None:
+    """Wait for a deadline, as its users do."""
+    end = Limit(60)
+    while left_s := limit.left_s():
+        assert not end.is_over
+        time.sleep(left_s)
+
+
+@pytest.mark.parametrize("pid", [0, 1])
+def test_a_deadline_passes_after_its_time(now: list[float], use: Use, pid: int) -> None:
+    limit = Deadline(10.0, pid)
+
+    assert looks(limit, now) == PARTS
+    assert now[0] == pytest.approx(110)
+    assert Deadline(0.0, pid).left_s() == 0
+    assert Deadline(-1.0, pid).left_s() == 0
+
+
+def test_who_is_ready_and_does_not_run_waits(now: list[float], use: Use) -> None:
     use.is_ready = True
+    limit = Deadline(10.0, 1)
 
-    assert limit.left_s() == LOOK_S
-    assert limit.left_s() == LOOK_S
-    use.ran_ns += 1  # it has run between two looks: only the next one tells whether it loops
-    assert limit.left_s() == LOOK_S
-    use.ran_ns += 1
-    assert limit.left_s() == 0
+    assert looks(limit, now) == 1000
+    use.is_ready = False
+    assert looks(limit, now) == PARTS - 1
 
 
-def test_what_loops_is_over_although_others_want_the_processor() -> None:
-    with starved():
-        loop = subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"])
-        try:
-            limit = Deadline(0.2, loop.pid)
-            end = time.monotonic() + 60
-            while limit.left_s():
-                assert time.monotonic() < end
-                time.sleep(LOOK_S)
-        finally:
-            loop.kill()
-            loop.wait()
+def test_only_the_time_counts_in_which_it_ran(now: list[float], use: Use) -> None:
+    use.is_ready = True
+    limit = Deadline(10.0, 1)
+    number = 0
+    while left_s := limit.left_s():
+        now[0] += left_s
+        use.ran_s += 0.1
+        number += 1
+
+    assert number == pytest.approx(100, abs=6)  # to half a part
+    assert now[0] == pytest.approx(150, abs=3)
 
 
-def test_a_process_that_has_ended_waits_no_longer(use: Use) -> None:
-    limit = Deadline(0.0, os.getpid())
-    use.waited_s = 0.0
+def test_a_caller_that_waits_for_a_processor_counts_one_part(now: list[float], use: Use) -> None:
+    limit = Deadline(10.0, 1)
 
-    assert limit.left_s() == 0
+    now[0] += 1000
+
+    assert limit.left_s() == 10 / PARTS
 
 
-def test_what_a_kernel_says_of_a_process_and_its_children() -> None:
-    with starved():
-        child = subprocess.Popen(["/bin/sh", "-c", "(while :; do :; done) & wait"])
-        try:
-            end = time.monotonic() + 60
-            while Use(child.pid).waited_s < 0.2:
-                assert time.monotonic() < end
-                time.sleep(0.05)
-            seen = Use(child.pid)
-            assert seen.is_ready
-            assert seen.ran_ns > 0
-        finally:
-            subprocess.run(["pkill", "-P", str(child.pid)], check=True)
-            child.wait()
-    ended = Use(child.pid)
-    assert (ended.is_ready, ended.ran_ns, ended.waited_s) == (False, 0, 0)
+@pytest.mark.parametrize("spinning", [f"{SPIN} & {SPIN} & {SPIN} & wait", SPIN])
+def test_what_loops_is_over_although_others_want_the_processor(spinning: str) -> None:
+    with starved(), running(spinning) as pid:
+        passes(Deadline(0.2, pid))
+
+
+def test_who_waited_does_not_hang_longer_for_it() -> None:
+    script = f"for i in 1 2 3 4 5 6; do timeout 0.3 sh -c '{SPIN}' & done; wait; sleep 600"
+    with starved(), running(script) as pid:
+        passes(Deadline(1.0, pid))
+
+
+def test_what_the_kernel_says_of_a_process_and_its_children() -> None:
+    with running(f"({SPIN}) & wait") as pid:
+        end = Limit(60)
+        while not (seen := Use(pid)).ran_s > 0.1:
+            assert not end.is_over
+            time.sleep(0.05)
+        assert seen.is_ready
+        assert seen.threads == 2
+    ended = Use(pid)
+    assert (ended.is_ready, ended.ran_s, ended.threads) == (False, 0, 0)
+
+
+def test_the_time_of_ended_children_counts() -> None:
+    with running("i=0; while [ $i -lt 40 ]; do (j=0; while [ $j -lt 9999 ]; do j=$((j+1)); done); "
+                 "i=$((i+1)); done; exec sleep 600") as pid:  # fmt: skip
+        end = Limit(60)
+        while (seen := Use(pid)).is_ready or seen.threads > 1 or seen.ran_s < 0.1:
+            assert not end.is_over
+            time.sleep(0.05)
 
 
 def test_who_sleeps_is_not_ready() -> None:
-    idle = subprocess.Popen(["sleep", "600"])
-    try:
-        end = time.monotonic() + 60
-        while Use(idle.pid).is_ready:
-            assert time.monotonic() < end
+    with running("exec sleep 600") as pid:
+        end = Limit(60)
+        while Use(pid).is_ready:
+            assert not end.is_over
             time.sleep(0.05)
-    finally:
-        idle.kill()
-        idle.wait()
+
+
+def test_too_many_threads_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "THREADS", 2)
+    with running(f"({SPIN}) & ({SPIN}) & ({SPIN}) & wait") as pid:
+        end = Limit(60)
+        while (seen := Use(pid)).threads < 2:
+            assert not end.is_over
+            time.sleep(0.05)
+        assert not seen.is_ready
+
+
+def test_the_processes_of_another_pid_namespace_are_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Use(1).threads
+    monkeypatch.setattr(posix, "readlink", lambda _path: "4711")
+    assert not Use(1).threads
+
+
+def test_the_thread_that_asks_is_left_out() -> None:
+    assert not Use(os.getpid()).is_ready

@@ -90,7 +90,7 @@ def start(folder: Path, resource: str) -> list[str]:
 
 
 def test_what_the_pods_of_a_claim_write_has_a_limit_and_ends_with_the_claim(folder: Path) -> None:
-    kib = -(-shm.size_kib() // 8 // 4) * 4  # in pages
+    kib = -(-(shm.size_kib() // 8) // 4) * 4  # in pages
 
     _, pipe, memory, after = start(folder, "gpu.nvidia.com/uid-1")
 

@@ -250,6 +250,15 @@ def test_no_message_until_the_deadline_is_a_timeout(
     assert 0.04 < time.monotonic() - before < 10
 
 
+def test_a_message_that_has_come_is_read_after_the_deadline(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    session_end, worker_end = ends
+    messages.send(worker_end, {"id": 1, "value": 7}, soon())
+
+    assert messages.receive(session_end, Deadline(0.0)) == {"id": 1, "value": 7}
+
+
 def test_a_side_that_does_not_read_is_a_timeout(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
