@@ -117,7 +117,7 @@ def spawn(
         pthread_sigmask,
         setitimer,
         signal,
-    )  # fmt: skip
+    )
 
     read_end, write_end = posix.pipe()
     pid = posix.fork()
@@ -150,8 +150,8 @@ def spawn(
     try:
         while chunk := posix.read(read_end, 1 << 20):
             chunks.append(chunk)
-        # Also limited: stdout can close long before the exit. An alarm between the end and what
-        # notes it must not lead to the kill of another process, which has the pid by then.
+        # Also limited: stdout can close long before the exit. It is not reaped yet: if an alarm
+        # comes now, `_kill` must not find another process with its pid.
         posix.waitid(posix.P_PID, pid, posix.WEXITED | posix.WNOWAIT)
         has_ended = True
     finally:

@@ -80,10 +80,8 @@ class Use:
     def _add(self, pid: int) -> list[int]:
         """Add a process; return its children."""
         children: list[int] = []
-        times = _stat(f"/proc/{pid}")[
-            11:15
-        ]  # utime, stime, and those of the children it waited for
-        self.ran_s += sum(map(int, times)) * TICK_S
+        # utime and stime, then those of the children that it has waited for.
+        self.ran_s += sum(map(int, _stat(f"/proc/{pid}")[11:15])) * TICK_S
         try:
             threads = posix.listdir(f"/proc/{pid}/task")
         except OSError:  # it has ended

@@ -129,17 +129,21 @@ class _Inquiry(Generic[T]):
 
         `for_one` waits for the first answer without a limit.
         """
-        parts = 0.0
+        idle_s = 0.0
         with self._come:
             while (come := self._count()) < count:
-                if parts > PARTS - 0.01 and (come or not for_one):
+                if idle_s >= 0.99 * limit_s and (come or not for_one):  # a sum of parts
                     return
                 left_s = self._nvml.deadline.left_s()
                 if come and not left_s:
                     return
-                part = min(1.0, left_s * PARTS / limit_s) if come else 1.0
-                is_notified = self._come.wait(part * limit_s / PARTS)
-                parts = 0 if self._count() > come else parts + (0 if is_notified else part)
+                part_s = limit_s / PARTS
+                if come:
+                    part_s = min(part_s, left_s)
+                if not self._come.wait(part_s):
+                    idle_s += part_s
+                if self._count() > come:
+                    idle_s = 0.0
 
     def answers(self, indices: Sequence[int], late: str) -> Answers[T]:
         """Return the answers so far; raise an exception of the question that is not NVML's."""

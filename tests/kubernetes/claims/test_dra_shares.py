@@ -90,7 +90,7 @@ def _no_share_is_left(node: Cluster) -> None:
 
     def left() -> list[str]:
         claims = node.api.get(CLAIMS)["items"]
-        return [one["metadata"]["name"] for one in claims if "allocation" in one["status"]]
+        return [it["metadata"]["name"] for it in claims if "allocation" in it.get("status", {})]
 
     assert wait(lambda: not left(), TIMEOUT_S), left()
 

@@ -6,7 +6,7 @@ import os
 import posix
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -51,6 +51,13 @@ def running(script: str) -> Iterator[int]:
     finally:
         os.killpg(process.pid, 9)
         process.wait()
+
+
+def until(holds: Callable[[], object]) -> None:
+    limit = Limit(60)
+    while not holds():
+        assert not limit.is_over
+        time.sleep(0.05)
 
 
 def passes(limit: Deadline) -> None:
@@ -115,10 +122,8 @@ def test_who_waited_does_not_hang_longer_for_it() -> None:
 
 def test_what_the_kernel_says_of_a_process_and_its_children() -> None:
     with running(f"({SPIN}) & wait") as pid:
-        end = Limit(60)
-        while not (seen := Use(pid)).ran_s > 0.1:
-            assert not end.is_over
-            time.sleep(0.05)
+        until(lambda: Use(pid).ran_s > 0.1)
+        seen = Use(pid)
         assert seen.is_ready
         assert seen.threads == 2
     ended = Use(pid)
@@ -128,28 +133,19 @@ def test_what_the_kernel_says_of_a_process_and_its_children() -> None:
 def test_the_time_of_ended_children_counts() -> None:
     with running("i=0; while [ $i -lt 40 ]; do (j=0; while [ $j -lt 9999 ]; do j=$((j+1)); done); "
                  "i=$((i+1)); done; exec sleep 600") as pid:  # fmt: skip
-        end = Limit(60)
-        while (seen := Use(pid)).is_ready or seen.threads > 1 or seen.ran_s < 0.1:
-            assert not end.is_over
-            time.sleep(0.05)
+        until(lambda: not (seen := Use(pid)).is_ready and seen.threads == 1 and seen.ran_s > 0.1)
 
 
 def test_who_sleeps_is_not_ready() -> None:
     with running("exec sleep 600") as pid:
-        end = Limit(60)
-        while Use(pid).is_ready:
-            assert not end.is_over
-            time.sleep(0.05)
+        until(lambda: not Use(pid).is_ready)
 
 
 def test_too_many_threads_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deadline, "THREADS", 2)
     with running(f"({SPIN}) & ({SPIN}) & ({SPIN}) & wait") as pid:
-        end = Limit(60)
-        while (seen := Use(pid)).threads < 2:
-            assert not end.is_over
-            time.sleep(0.05)
-        assert not seen.is_ready
+        until(lambda: Use(pid).threads >= 2)
+        assert not Use(pid).is_ready
 
 
 def test_the_processes_of_another_pid_namespace_are_others(
