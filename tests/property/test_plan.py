@@ -151,8 +151,17 @@ def test_env_equals_a_dictionary_that_was_updated(
 
 
 def without_duplicates(env: list[Any], names: Iterable[str]) -> list[Any]:
-    """Return an environment in which variables occur once: at the first place, the last value."""
-    last = {key(entry): entry for entry in env if key(entry) in set(names)}
+    """Return an environment in which variables occur once: at the first place, the last value.
+
+    An entry without "=" is no value of a variable; alone beside one value, it stays.
+    """
+    last: dict[object, str] = {}
+    for name in names:
+        values = [
+            entry for entry in env if isinstance(entry, str) and entry.startswith(f"{name}=")
+        ]
+        if len(values) > 1:
+            last[name] = values[-1]
     kept: list[Any] = []
     for entry in env:
         if key(entry) not in last:
